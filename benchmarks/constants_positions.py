@@ -14,18 +14,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.scenes.positions import NULL_KINDS, WEAK_KINDS, Grid, mosaic, null_grid, weak_grid
-from tilewright.io.results.illumination import Illumination
+from tests.support.illuminate import place_tiles
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.tile_positions.stage_map import fit_stage_map
-from tilewright.kernels.tile_positions.tile_layout import rank_layouts
-from tilewright.stages.tile_positions.locate import TileLocations, locate
+from tilewright.kernels.tile_positions.tile_layout import rank_grids
+from tilewright.stages.tile_positions.locate import TileLocations
 
 Floats = NDArray[np.float64]
 
 _PACKAGE = "tilewright.kernels.tile_positions"
 _NAMES = {
     "overlap_strips": "MIN_OVERLAP_PX _WIDEST",
-    "displacements": "SIGMAS_PX _ENOUGH _WIDEST _PROBES _REPAIR_POWER _BEYOND_PX _LEAST_SCORE",
+    "displacements": "SIGMAS_PX _ENOUGH _WIDEST _PROBES SMOOTH_PX _FLAT_PX2 _BEYOND_PX "
+    "_LEAST_SCORE",
     "phase_correlation": "_PEAKS",
     "correlation_peak": "MIN_OVERLAP_PX SCORE_DIGITS FLAT _CLIMB_STEPS _NEWTON_STEPS _TAPER_PX",
     "false_match": "_TAIL _PRIOR_PEAKS _OBJECT_PX _LARGE_OBJECT _ALIKE _ALIKE_DEVIATIONS _CAUTION "
@@ -33,8 +34,7 @@ _NAMES = {
     "position_solve": "FALSE_MATCH_PROBABILITY _SKEW _OVERCONFIDENCE _PRIOR_RESIDUALS "
     "_STAGE_PRIOR _FLOOR_PX _ROUNDS",
     "edge_acceptance": "_LEAST_CERTAIN _ASTRAY _OPPORTUNITIES _FINEST_PX",
-    "stage_map": "_PAIRS _SIGMA_PX _REACH _OVERLAPS _CLEAR _SURE _MOST _ALIKE",
-    "tile_layout": "_EDGES_PER_AXIS _SIGMA_PX",
+    "stage_map": "_PAIRS _SIGMA_PX _REACH _OVERLAPS CLEAR _SURE _MOST _ALIKE",
 }
 #: Module and name of every constant on which positions may depend; not what costs time or memory
 #: only, and not ``STRIDE``, for which the filter is written.
@@ -87,8 +87,8 @@ def _layout(grid: Grid, overlap: float) -> dict[str, float]:
     Of a stage whose axes are swapped and whose overlap is stated as 0.15.
     """
     images = grid.tiles.stack[:, 0].astype(np.float32)
-    ranking = rank_layouts(cpu_backend(1), images, _SIDE, _SIDE, overlap)
-    score = {one.name: one.score for one in ranking}
+    ranked = rank_grids(cpu_backend(1), images, [(_SIDE, _SIDE)], np.arange(_SIDE**2))
+    score = {one.layout: one.votes for one in ranked}
     right = score.pop("raster_right_down")
     steps = np.stack([grid.tiles.col, grid.tiles.row], axis=1).astype(np.float64)
     found = fit_stage_map(cpu_backend(1), images, 0.85 * _SIZE * steps)
@@ -113,8 +113,7 @@ def evaluate() -> dict[str, float]:
     right = missed = false = 0
     least, scores = 0.0, dict[str, float]()
     for scene, grid in _grids():
-        fields = Illumination(grid.flat, grid.dark, float(np.median(grid.dark)))
-        found = locate(grid.tiles, fields, backend=cpu_backend(1))
+        found = place_tiles(grid.tiles, cpu_backend(1))
         used = found.edges.accepted
         near = (_edge_errors(grid, found) <= _WRONG_PX) & (scene != "none")
         right, missed = right + int(near.sum()), missed + int((near & ~used).sum())

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from benchmarks.truth_tiles import SETS, SHARED, FileTiles, Floats, truth_set
+from tests.support.illuminate import place_tiles
 from tests.support.tile_configuration import read_tile_configuration
-from tilewright.io.results.illumination import Illumination
 from tilewright.kernels.backend import cpu_backend
-from tilewright.stages.tile_positions.locate import TileLocations, locate
+from tilewright.stages.tile_positions.locate import TileLocations
 
 BARS = {"syn10": "rmse <= 0.06, edge <= 0.04, <= 1.5 s, >= 5x faster"}
 
@@ -50,12 +50,12 @@ print(json.dumps({"seconds": time.perf_counter() - start,
 """
 
 
-def timed(tiles: FileTiles, fields: Illumination | None = None) -> tuple[TileLocations, float]:
+def timed(tiles: FileTiles) -> tuple[TileLocations, float]:
     """Return positions and seconds from files to positions on 2 threads, best of 5 runs."""
     best = np.inf
     for _ in range(5):
         start = time.perf_counter()
-        located = locate(tiles, fields, backend=cpu_backend(2))
+        located = place_tiles(tiles, cpu_backend(2))
         best = min(best, time.perf_counter() - start)
     return located, best
 
@@ -135,14 +135,11 @@ def report_truth(folder: Path, python: str | None) -> None:
     """Print the table of errors on truth sets."""
     print(f"{'set':12} {'method':16} {'rmse px':>8} {'max px':>8} {'edge px':>8} {'s':>7}  bar")
     for name in SETS:
-        tiles, true, fields = truth_set(folder, name, python or sys.executable)
+        tiles, true, _ = truth_set(folder, name, python or sys.executable)
         located, seconds = timed(tiles)
         tied, ends = located.positions.island == 0, edge_ends(located, True)
         line = errors(located.yx_px, true, tied, ends)
         print(f"{name:12} {'tilewright':16} {line} {seconds:7.2f}  {BARS.get(name, '')}")
-        flattened, seconds = timed(tiles, fields)
-        line = errors(flattened.yx_px, true, tied, ends)
-        print(f"{'':12} {'  flat given':16} {line} {seconds:7.2f}")
         for sigma in (0.0, 1.0) if python else ():
             found, seconds = peer(str(python), tiles, sigma)
             line = errors(found, true, tied, ends)

@@ -38,6 +38,11 @@ class FileTiles:
         """Numbers of the tiles, from 0."""
         return np.arange(len(self.files)).astype(np.str_)
 
+    @property
+    def sample(self) -> NDArray[np.str_]:
+        """One sample."""
+        return np.full(len(self.files), "")
+
     def read(self, tile: int, z: int) -> NDArray[Any]:
         """Return the only plane."""
         return np.asarray(tifffile.imread(self.files[tile]))

@@ -18,12 +18,13 @@ illumination, numbers = read_illumination(
 with job_context(snakemake.log, snakemake.threads, snakemake.resources) as backend:
     stitch(
         open_tiles(snakemake.input.manifest, snakemake.wildcards.channel),
-        read_positions(Path(snakemake.input.positions)),
+        read_positions(Path(snakemake.input.positions), snakemake.wildcards.sample),
         illumination,
         snakemake.output[0],
         backend=backend,
         voxel_um=tuple(snakemake.params.voxel_um),
         ome_zarr_version=snakemake.params.output["ome_zarr_version"],
         saturation_counts=numbers["saturation_counts"],
+        defects=numbers["defects"],
         shift_px=tuple(snakemake.params.shift_px),
     )

@@ -20,10 +20,10 @@ def init(
         Path | None, typer.Argument(help="Folder of raw tiles; with --add not needed.")
     ] = None,
     force: Annotated[
-        bool, typer.Option(help="Write existing files anew; what you filled in is kept.")
+        bool, typer.Option(help="Write existing files anew; the old ones become NAME~.")
     ] = False,
     add: Annotated[
-        bool, typer.Option(help="Add only the cycles that the tiles table lacks.")
+        bool, typer.Option(help="Add the cycles and tiles that the tables lack.")
     ] = False,
     pattern: Annotated[
         str | None, typer.Option(help="File names, such as 'r{cycle}_t{tile}_c{channel}.tif'.")
@@ -46,14 +46,20 @@ def init(
 
     Positions of tiles come from the files or their overlaps; options say what these do not show.
     """
-    from tilewright.init.add import add_cycles
+    from tilewright.init.add import add_new
     from tilewright.init.folder import create_experiment
-    from tilewright.init.tile_order import GridOptions
+    from tilewright.init.place_tiles import GridOptions
     from tilewright.kernels.tile_positions.tile_order import LAYOUTS
     from tilewright.runtime.text import printable
 
     if layout not in (None, *LAYOUTS):
         raise SystemExit(f"tilewright init: --layout: choose one of {', '.join(LAYOUTS)}")
+    given = {"RAW_DIR": raw_dir, "--force": force, "--pattern": pattern}
+    if add and (more := [name for name, value in given.items() if value]):
+        raise SystemExit(
+            f"tilewright init: --add reads the folders of samples.tsv as config.yaml says; leave "
+            f"out {', '.join(more)}"
+        )
     if raw_dir is None and not add:
         raise SystemExit("tilewright init: name the folder of raw tiles")
     if (rows is None) != (cols is None):
@@ -62,8 +68,8 @@ def init(
         raise SystemExit("tilewright init: --missing: choose stop or fill")
     grid = GridOptions(rows, cols, layout, overlap, flip_y, flip_x, missing == "fill")
     try:
-        if raw_dir is None or add:
-            typer.echo(add_cycles(output / "config.yaml", grid))
+        if raw_dir is None:
+            typer.echo(add_new(output / "config.yaml", grid))
             return
         result = create_experiment(raw_dir, output, force=force, grid=grid, pattern=pattern)
     except (OSError, ValueError) as error:

@@ -87,7 +87,7 @@ def check_memory(models: Mapping[str, ResourceModel], rules: Iterable[str]) -> s
 
 def rules_of(settings: Settings) -> set[str]:
     """Return the rules that the default target runs."""
-    of_tiles = {"illumination", "tile_positions", "stitch", "deconvolve", "edf_plane"}
+    of_tiles = {"calibrate", "stitch", "deconvolve", "edf_plane"}
     absent = of_tiles if settings.stitched else {"stitched_plane"}
     return RULES.keys() - (absent if settings.plane_of_deconvolved else absent | {"deconvolve"})
 

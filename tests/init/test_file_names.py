@@ -11,7 +11,7 @@ import pytest
 from tilewright.init.file_names import Names
 from tilewright.init.recognise import names_of
 from tilewright.io.formats.common import clean_token
-from tilewright.io.formats.pattern import compile_pattern
+from tilewright.io.formats.names import compile_pattern
 
 WORDS = ("DAPI", "CD3", "CD45RO", "Vimentin", "PanCK", "BETA AMYLOID", "Ki-67", "FITC", "TRITC",
          "Cy5", "HLA-DR", "aSMA", "E-Cadherin", "PD1", "BETA_AMYLOID")  # fmt: skip
@@ -38,12 +38,9 @@ class Plane(NamedTuple):
 
 def read(path: str, pattern: str) -> Plane:
     """Return what a file is by the pattern."""
-    values: dict[str, str] = {}
-    for level, name in zip(compile_pattern(pattern), path.split("/"), strict=True):
-        match = level.match(name)
-        assert match is not None, (path, pattern)
-        for field, value in match.groupdict().items():
-            assert values.setdefault(field, value) == value
+    match = compile_pattern(pattern).fullmatch(path)
+    assert match is not None, (path, pattern)
+    values = match.groupdict()
     tile = [int(values[name]) for name in ("tile", "row", "col") if name in values]
     return Plane(
         int(values.get("cycle", 1)), clean_token(values.get("channel", "1")), tuple(tile) or (1,),

@@ -39,7 +39,10 @@ def refused(folder: Path) -> str:
         ("reg001_X01_Y01_t001_z001_c001.tif", "output of the CODEX Processor"),
         ("tiles/reg001_X01_Y01_t001_z001_c001.tif", "output of the CODEX Processor"),
         ("C-001_S-000_S_APC_R-01_W-B-1_ROI-01_A-CD4_C-REA.tif", "a MACSima export"),
-        ("CYC-001_SCN-001_ST-S_R-01_W-A-1_ROI-001_F-001_A-DAPI_C-None_D-DAPI.tif", "StageLabel"),
+        (
+            "CYC-001_SCN-001_ST-S_R-01_W-A-1_ROI-001_F-001_A-DAPI_C-None_D-DAPI.tif",
+            "holds no stage position",
+        ),
         ("S001_mono_dapi_reg_pyr16_region_001.tif", "a Cell DIVE export"),
         ("s_1.0.4_R000_DAPI__FINAL_AFR_F.ome.tif", "a Cell DIVE export"),
         ("Scan1/scan.oir", ".oir files of Olympus FluoView (such as Scan1/scan.oir)"),
@@ -84,13 +87,19 @@ def test_an_mcmicro_root_is_read_below_raw(tmp_path: Path) -> None:
     filled_in(result)
 
 
-def test_channels_without_positions_are_no_planes(tmp_path: Path) -> None:
+def test_channels_in_ome_tiffs_without_positions_are_those_of_numbered_tiles(
+    tmp_path: Path,
+) -> None:
     (tmp_path / "raw").mkdir()
-    for tile in range(4):
-        path = tmp_path / f"raw/tile_{tile}.ome.tif"
-        planes = np.zeros((3, 64, 64), np.uint16)
-        tifffile.imwrite(path, planes, photometric="minisblack", metadata={"axes": "CYX"})
-    assert "a tile has no PositionX and PositionY" in refused(tmp_path / "raw")
+    for number, tile in enumerate(specimen_tiles(2, 2).reshape(-1, SIZE, SIZE)):
+        planes = np.stack([tile, tile // 2, tile // 3])
+        told = {"axes": "CYX", "Channel": {"Name": ["DAPI", "CD3", "CD8"]}, "PhysicalSizeX": 0.3}
+        path = tmp_path / f"raw/tile_{number}.ome.tif"
+        tifffile.imwrite(path, planes, photometric="minisblack", metadata=told)
+    result, acquisition = initiated(tmp_path / "raw")
+    assert (acquisition["convention"], acquisition["pixel_um"]) == ("pattern", 0.3)
+    assert "1,1,DAPI,TRUE,,\n1,2,CD3,,,\n1,3,CD8,,," in result.markers.read_text()
+    filled_in(result)
 
 
 def test_keyence_in_xy_folders(tmp_path: Path) -> None:
@@ -127,8 +136,8 @@ def test_stitched_cycles_of_different_sizes_are_read_or_explained(tmp_path: Path
             tifffile.imwrite(split / f"cycle{cycle}_ch{channel}.tif", plane)
     result, acquisition = initiated(raw)
     assert acquisition["convention"] == "stitched"
-    unknown = [key.partition(":")[0] for key in result.unknown]
-    assert unknown == ["acquisition.pixel_um", "reference in the markers table"]
+    asked = [key.split(": ")[1] for key in result.unknown]
+    assert asked == ["acquisition.pixel_um", "reference"]
     shutil.rmtree(result.config.parent)
     assert (
         "one image for each of 3 cycles, of different sizes: they are stitched already; save the "

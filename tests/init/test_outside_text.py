@@ -103,8 +103,7 @@ def test_the_config_says_what_is_meant_whatever_the_text(
     recognised = RawFolder("pattern", ScanOptions(pattern=pattern), planes, [], Path(folder))
     metadata = Metadata([Channel(1, channel, marker)], 1, pixel_um=1e-5)
     files = {key: Path("/", folder, key) for key in ("samples", "tiles", "markers", "results")}
-    kept = {"camera": {"offset_counts": marker}, "extra": {channel: [pattern]}}
-    said, unknown = config_text(Path(folder), files, recognised, metadata, 1, warnings, kept)
+    said, unknown = config_text(Path(folder), files, recognised, metadata, 1, warnings)
     config = yaml.safe_load(said)
     assert config == {
         **{key: str(path) for key, path in files.items()},
@@ -113,9 +112,8 @@ def test_the_config_says_what_is_meant_whatever_the_text(
             **({"pattern": pattern} if pattern else {}),
             **{"pixel_um": 1e-5, "reference_cycle": 1},
         },
-        "camera": {"offset_counts": marker, "saturation_counts": "auto"},
+        "camera": {"offset_counts": "auto", "saturation_counts": "auto"},
         "deconvolve": {"method": "none"},
-        "extra": {channel: [pattern]},
     }
     assert all(line.isprintable() for line in said.split("\n"))
     readme = readme_text("x", Path(folder), Path("keys"), warnings, warnings, unknown)

@@ -35,7 +35,7 @@ def rows_of(result: InitResult, cycle: int) -> list[dict[str, str]]:
 
 def test_metaxpress_asks_for_the_nuclear_channel_alone(real: Path, tmp_path: Path) -> None:
     result = create_experiment(real / "metaxpress", tmp_path)
-    assert [line.split(":")[0] for line in result.unknown] == ["reference in the markers table"]
+    assert [line.split(": ")[1] for line in result.unknown] == ["reference"]
     told = config(result)["acquisition"]
     assert (told["convention"], told["pixel_um"]) == ("imagexpress", 13.5504)
     for cycle in (1, 2):

@@ -102,6 +102,6 @@ def test_units_of_imagej(tmp_path: Path, unit: str, code: int, um: float | None)
             resolution=(2, 2), resolutionunit=code,
             metadata={"axes": "ZYX", "unit": unit, "spacing": 3.0},
         )  # fmt: skip
-    known = read_metadata(tmp_path, recognise(tmp_path))
+    known = read_metadata(recognise(tmp_path))
     um = um if um and um < 20 else None  # no microscope's
     assert (known.pixel_um, known.z_step_um) == (um, um and pytest.approx(6 * um))

@@ -19,6 +19,12 @@ def tissue(rng: np.random.Generator, count: int, tissue_share: float) -> list[ND
     return tiles
 
 
+def found_in(rounds: list[list[NDArray[np.uint16]]]) -> CameraDefects:
+    defects = find_defects(rounds)
+    assert defects is not None
+    return defects
+
+
 @pytest.mark.parametrize("seed", [0, 1, 2])
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])
 def test_finds_hot_and_dead_pixels_and_no_others(seed: int, share: float) -> None:
@@ -30,7 +36,7 @@ def test_finds_hot_and_dead_pixels_and_no_others(seed: int, share: float) -> Non
         for y, x in truth:
             tile[y, x] += 3000
         tile[99, 100] = 0
-    found = find_defects([tiles])
+    found = found_in([tiles])
     places = {divmod(int(pixel), SIDE) for pixel in found.pixel}
     assert len(places - truth - {(99, 100)}) <= 1
     assert len(truth - places) <= 1  # three close together hide one another
@@ -44,7 +50,7 @@ def test_repair_takes_good_neighbours_and_leaves_the_rest() -> None:
     tiles = [tile.copy() for tile in clean]
     for tile in tiles:
         tile[[40, 40, 0], [40, 41, 0]] = 60_000
-    defects = find_defects([tiles])
+    defects = found_in([tiles])
     assert len(defects) == 3
     repaired = defects.repair(tiles[-1])
     assert repaired.dtype == np.uint16
@@ -58,13 +64,14 @@ def test_few_tiles_patterns_and_alike_pixels_say_nothing() -> None:
     tiles = tissue(np.random.default_rng(0), 16, 0.5)
     for tile in tiles:
         tile[40, 40] = 60_000
-    assert find_defects([tiles[:4]]).pixel.tolist() == [40 * SIDE + 40]
+    assert found_in([tiles[:4]]).pixel.tolist() == [40 * SIDE + 40]
     grid = [tile.copy() for tile in tiles]
     for tile in grid:
         tile[::5, ::5] += 5000
-    for sample in ([tiles[:3]], [], [grid], [[np.full((32, 32), 7, np.uint16)] * 10]):
-        assert len(find_defects(sample)) == 0
-    nothing = CameraDefects(np.empty(0, np.int64), np.empty((0, 8), np.int64))
+    assert find_defects([tiles[:3]]) is None
+    for sample in (grid, [np.full((32, 32), 7, np.uint16)] * 10):
+        assert found_in([sample]).pixel.tolist() == []
+    nothing = CameraDefects.of([], (SIDE, SIDE))
     assert nothing.repair(tiles[0]) is tiles[0]
 
 
@@ -75,7 +82,7 @@ def test_other_planes_show_what_texture_hides() -> None:
     for tiles in rounds:
         for tile in tiles:
             tile.reshape(-1)[truth] += 150
-    one, three = (set(find_defects(rounds[:n]).pixel.tolist()) for n in (1, 3))
+    one, three = (set(found_in(rounds[:n]).pixel.tolist()) for n in (1, 3))
     assert three <= set(truth)
     assert len(three) >= 11 > len(one)
 

@@ -22,6 +22,11 @@ class ArrayTiles:
         return np.arange(len(self.row)).astype(np.str_)
 
     @property
+    def sample(self) -> NDArray[np.str_]:
+        """One sample."""
+        return np.full(len(self.row), "")
+
+    @property
     def shape(self) -> tuple[int, int, int]:
         """(z, y, x) of every tile."""
         _, z, y, x = self.stack.shape

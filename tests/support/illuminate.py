@@ -1,23 +1,62 @@
-"""The illumination of one channel by itself."""
+"""Parts of the calibration of one channel by themselves."""
 
 from pathlib import Path
 from typing import Any
 
 from tilewright.io.results.illumination import Illumination
 from tilewright.io.results.positions import Positions
+from tilewright.kernels.backend import Backend
+from tilewright.kernels.tile_positions.overlap_strips import plan_strips
+from tilewright.stages.calibrate.channel_reading import read_channel, strip_allocator
+from tilewright.stages.illumination.binned_tiles import TileMeasures, measure_tiles
 from tilewright.stages.illumination.estimate import estimate_channels
+from tilewright.stages.tile_positions.locate import TileLocations, locate
 from tilewright.stages.tile_source import TileSource
+
+
+def place_tiles(
+    tiles: TileSource,
+    backend: Backend,
+    *,
+    max_shift_px: float | None = None,
+    planes: int = 5,
+    scratch: Path | None = None,
+    **options: Any,
+) -> TileLocations:
+    """Find the positions of the tiles of one sample."""
+    plans = plan_strips(tiles.nominal_px, (tiles.shape[1], tiles.shape[2]), max_shift_px)
+    reading = read_channel(backend, tiles, plans, planes=planes, scratch=scratch)
+    allocate = strip_allocator(plans, scratch)
+    strips = plans, reading.firsts, reading.seconds
+    (found,) = locate(tiles, *strips, backend=backend, allocate=allocate, **options).values()
+    return found
+
+
+def measure(
+    tiles: TileSource,
+    positions: Positions | None,
+    backend: Backend,
+    planes: int = 5,
+    saturation_counts: float | None = None,
+) -> TileMeasures:
+    """Measure what the flat-field of a channel is estimated from."""
+    reading = read_channel(backend, tiles, [], planes=planes, saturation_counts=saturation_counts)
+    return measure_tiles(backend, reading.binned, positions)
 
 
 def estimate_illumination(
     tiles: TileSource,
     positions: Positions | None,
     *,
+    backend: Backend,
     flat_file: str | Path | None = None,
     dark_file: str | Path | None = None,
+    planes: int = 5,
+    saturation_counts: float | None = None,
     **options: Any,
 ) -> tuple[Illumination, dict[str, Any]]:
     """Do what ``estimate_channels`` does for a cycle of one channel."""
+    measures = measure(tiles, positions, backend, planes, saturation_counts)
     files = [(flat_file, dark_file)]
-    (estimate,) = estimate_channels([tiles], positions, files, **options)
+    (estimate,) = estimate_channels([measures], files, backend=backend, **options)
     return estimate

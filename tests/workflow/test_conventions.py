@@ -9,6 +9,7 @@ import pytest
 import yaml
 
 from tests.support.convention_raw import CONVENTIONS, PIXEL_UM, Tiles, make_tiles, write_as
+from tests.support.illuminate import place_tiles
 from tests.support.microscope_files import WRITERS, Specimen
 from tests.support.runs import Run, mark_references
 from tilewright.config.checks import check_raw
@@ -16,11 +17,11 @@ from tilewright.config.config_file import read_config
 from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
 from tilewright.init.folder import create_experiment
+from tilewright.init.place_tiles import GridOptions
 from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import Backend
 from tilewright.phantom.make import PhantomDesign
-from tilewright.stages.tile_positions.locate import locate
 
 #: Files of microscopes; the OME-XML of ``ome_tiff`` is in the files or in one beside them, and
 #: files named as MetaXpress's tell their positions where it wrote them.
@@ -48,7 +49,9 @@ def test_init_then_tiles_at_their_places(
         FILES[convention](tmp_path / "raw", 1, specimen(tiles[1, 1], round(design.step_px)))
     else:
         write_as(convention, tmp_path / "raw", tiles, round(design.step_px))
-    result = create_experiment(tmp_path / "raw", tmp_path)
+    # One of four numbered tiles is empty: their order is to be said.
+    grid = GridOptions(2, 2, "snake_right_down") if convention == "imagexpress" else None
+    result = create_experiment(tmp_path / "raw", tmp_path, grid=grid)
     run = Run(tmp_path, result.config)
     config = yaml.safe_load(result.config.read_text())
     assert config["acquisition"]["convention"] == convention.split()[0]
@@ -69,7 +72,7 @@ def positions_of(run: Run, backend: Backend) -> Positions:
     (sample,) = experiment.samples
     manifest = Path(layout.manifest.format(sample=sample, cycle=1))
     tiles = open_tiles(manifest, experiment.reference_channels[1])
-    return locate(tiles, backend=backend, **experiment.options("tile_positions")).positions
+    return place_tiles(tiles, backend, **experiment.options("tile_positions")).positions
 
 
 def specimen(tiles: Tiles, step_px: int) -> Specimen:

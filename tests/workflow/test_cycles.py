@@ -14,7 +14,7 @@ pytestmark = pytest.mark.workflow
 FINAL = {"assemble": 1, "report": 1, "summary": 1, "verdict": 1}
 #: Jobs of one cycle of the phantom, up to its registration.
 OWN = {
-    **dict.fromkeys(("illumination", "tile_positions", "register", "resample"), 1),
+    **dict.fromkeys(("calibrate", "register", "resample"), 1),
     **{"stitch": 2, "edf_plane": 2, "qc_cycle": 1, "qc_register": 1},
 }
 

@@ -185,7 +185,7 @@ def test_from_elsewhere_single_rules_and_snakemakes_report(experiment: Installed
     quiet = ("-n", "--quiet", "rules")
     forced = experiment("snakemake", "qc", "-R", "edf_plane", *quiet, cwd="my")
     assert re.search(rf"edf_plane +{4 if experiment.dockerfile else 1}\n", forced)
-    until = experiment("snakemake", "qc", "-F", "--until", "tile_positions", *quiet, cwd="my")
+    until = experiment("snakemake", "qc", "-F", "--until", "calibrate", *quiet, cwd="my")
     assert not re.search(r"^stitch ", until, re.M)
     experiment("snakemake", "registration", "qc", "--report", "told.html", cwd="my")
     told = (experiment.folder / "my/told.html").read_text()

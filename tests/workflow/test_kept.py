@@ -62,7 +62,7 @@ def test_reruns_make_what_they_need_and_no_more(done: Run) -> None:
     whole = {"stitch": 1, "deconvolve": 1, "edf_plane": 1, **late}
     jobs = rerun(done, "-R", "edf_plane")
     assert {name: jobs.get(name) for name in whole} == whole
-    assert "illumination" not in jobs
+    assert "calibrate" not in jobs
     assert stacks(done) == []
     assert digests(done.sample) == before
     done.edit(edf={"method": "auto"})

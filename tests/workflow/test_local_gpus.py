@@ -71,11 +71,11 @@ def test_a_phantom_on_two_gpus_and_cpus_has_the_pixels_of_the_cpu(
 ) -> None:
     on_gpus = make_run(tmp_path / "gpus", tiny_raw, **TINY)
     # more than any device has: the work is halved where it does not fit, which it does
-    on_gpus.edit(resources={"illumination": {"device": "cpu"}, "stitch": {"gpu_mem_mb": 90_000}})
+    on_gpus.edit(resources={"register": {"device": "cpu"}, "stitch": {"gpu_mem_mb": 90_000}})
     said = on_gpus.snakemake(TARGET, env=environment)
     used = gpus_used(on_gpus)
     assert len(used) == (said.stdout + said.stderr).count(" goes to a GPU") > 0
-    assert "illumination" not in {log.parent.name for log in used}
+    assert not {"calibrate", "register"} & {log.parent.name for log in used}
     arrays = {uuid(k): (n * GB - RESERVE_B - CONTEXT_B) // MIB for k, n in ((1, 24), (2, 8))}
     assert {mib == arrays[gpu] for gpu, mib in used.values()} == {True}
     assert gpus_used(tiny_run) == {}

@@ -138,7 +138,7 @@ IMAGE = {"resample": 2, "assemble": 1}
         ),
         (
             {"tile_positions": {"false_match_probability": 1e-3}},
-            {"tile_positions": 2, "stitch": 4, "edf_plane": 4, "register": 1, **IMAGE},
+            {"calibrate": 2, "stitch": 4, "edf_plane": 4, "register": 1, **IMAGE},
         ),
     ],
     ids=["of what is not made", "method of the plane", "tile positions"],
@@ -182,7 +182,7 @@ def test_cycles_with_different_channels(tmp_path: Path, tiny_raw: Path, tiny_run
     other = make_run(tmp_path, tiny_raw, **TINY)
     table = tmp_path / "markers.csv"
     table.write_text("".join(table.read_text().splitlines(keepends=True)[:-1]))
-    assert other.planned("stitching")["illumination"] == 2
+    assert other.planned("stitching")["calibrate"] == 2
     flat = "illumination/cycle1-ffp.tif"
     other.snakemake(f"results/tonsil/{flat}")
     assert (other.sample / flat).read_bytes() == (tiny_run.sample / flat).read_bytes()
@@ -197,7 +197,7 @@ def test_a_sample_of_nine_cycles_is_at_most_135_slurm_jobs(tmp_path: Path) -> No
 
 def test_targets_do_no_more_than_they_need(tmp_path: Path, tiny_raw: Path) -> None:
     fresh = make_run(tmp_path, tiny_raw, **TINY)
-    assert set(fresh.planned("stitching")) == {"illumination", "tile_positions", "stitch"}
+    assert set(fresh.planned("stitching")) == {"calibrate", "stitch"}
     registration = fresh.planned("registration")
     # stacks are judged before they are gone
     assert registration["qc_cycle"] == 2

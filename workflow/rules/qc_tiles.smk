@@ -1,10 +1,8 @@
 # All stages of a cycle's own images at once: a job takes as long to start as one stage to judge.
 rule qc_cycle:
     input:
-        unpack(files.illumination),
+        unpack(files.calibration),
         manifest=layout.manifest,
-        positions=layout.positions,
-        edges=layout.edges,
         mosaic=files.of_cycle(layout.mosaic),
         deconvolved=(
             files.of_cycle(layout.deconvolved_mosaic) if PLANE_OF_DECONVOLVED else []

@@ -1,6 +1,6 @@
-# One job for all channels of a cycle: they share the places of the tiles, and of 9 cycles of 4
-# channels 36 jobs become 9.
-rule illumination:
+# One job for all channels of a cycle, and all samples of its scan: tiles are read once, and share
+# their places, flat-fields and camera. Of 9 cycles of 4 channels 36 jobs become 9.
+rule calibrate:
     input:
         unpack(files.flat_fields),
         manifest=files.of_scan(layout.manifest),
@@ -8,54 +8,33 @@ rule illumination:
         flat=layout.flat,
         dark=layout.dark,
         numbers=layout.illumination_json,
-    log:
-        layout.log("illumination", CYCLE),
-    benchmark:
-        layout.benchmark("illumination", CYCLE)
-    conda:
-        "../envs/tilewright.yaml"
-    threads: threads("illumination")
-    resources:
-        **resources_of("illumination"),
-    params:
-        channels=files.channels_of_cycle,
-        reference_channel=files.reference_channel,
-        positions=experiment.options("tile_positions", "max_shift_px"),
-        options=experiment.options("illumination", "method"),
-        camera=experiment.options("camera", "offset_counts", "saturation_counts"),
-    script:
-        "../../scripts/illumination.py"
-
-
-rule tile_positions:
-    input:
-        unpack(files.illumination),
-        manifest=layout.manifest,
-    output:
         positions=layout.positions,
         edges=layout.edges,
         tile_configuration=layout.tile_configuration,
     log:
-        layout.log("tile_positions", CYCLE),
+        layout.log("calibrate", CYCLE),
     benchmark:
-        layout.benchmark("tile_positions", CYCLE)
+        layout.benchmark("calibrate", CYCLE)
     conda:
         "../envs/tilewright.yaml"
-    threads: threads("tile_positions")
+    threads: threads("calibrate")
     resources:
-        **resources_of("tile_positions"),
+        **resources_of("calibrate"),
     params:
+        samples=files.samples_of_scan,
+        channels=files.channels_of_cycle,
         reference_channel=files.reference_channel,
-        options=experiment.options("tile_positions"),
+        options=experiment.options("tile_positions")
+        | experiment.options("illumination", "method")
+        | experiment.options("camera", "offset_counts", "saturation_counts"),
     script:
-        "../../scripts/tile_positions.py"
+        "../../scripts/calibrate.py"
 
 
 rule stitch:
     input:
-        unpack(files.illumination),
+        unpack(files.calibration),
         manifest=layout.manifest,
-        positions=layout.positions,
     output:
         stack(layout.mosaic),
     log:

@@ -19,7 +19,6 @@ from tilewright.config.load import parse_experiment
 from tilewright.config.rules import DataSize, DataSizes
 from tilewright.config.tables import Places, Sample, collect_errors, read_tiles
 from tilewright.errors import ConfigError, RawDataError
-from tilewright.io.formats import SELF_DESCRIBING
 from tilewright.io.inputs.manifest import build_manifest
 from tilewright.io.inputs.tile_planes import TilePlace, TileRows
 
@@ -181,7 +180,6 @@ def _check_pixels(
         channels,
         str(sample.raw_dir.resolve()),
         reference_channels=experiment.reference_channels,
-        pages_are_planes=experiment.settings.acquisition.convention not in SELF_DESCRIBING,
         stitched=experiment.settings.stitched,
         **experiment.options("camera", "offset_counts", "saturation_counts"),
     )

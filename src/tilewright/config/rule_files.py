@@ -63,11 +63,21 @@ class RuleFiles:
             for sample in self.experiment.scan_of(wildcards.sample)
         ]
 
-    def illumination(self, wildcards: Any) -> dict[str, str]:
-        """Return the flat-fields, dark-fields and their numbers of the job's scan and cycle."""
+    def samples_of_scan(self, wildcards: Any) -> list[str]:
+        """Return all samples of the job's scan."""
+        return self.experiment.scan_of(wildcards.sample)
+
+    def calibration(self, wildcards: Any) -> dict[str, str]:
+        """Return what rule ``calibrate`` makes of the job's scan and cycle."""
         layout = self.layout
         of = {"sample": self.experiment.scan_of(wildcards.sample)[0], "cycle": wildcards.cycle}
-        files = {"flat": layout.flat, "dark": layout.dark, "numbers": layout.illumination_json}
+        files = {
+            "flat": layout.flat,
+            "dark": layout.dark,
+            "numbers": layout.illumination_json,
+            "positions": layout.positions,
+            "edges": layout.edges,
+        }
         return {key: template.format(**of) for key, template in files.items()}
 
     def of_image_channels(self, template: str) -> InputFunction:

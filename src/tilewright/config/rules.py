@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -18,7 +18,7 @@ _PYTHON_MB = 60  # a bare interpreter
 _MEMORY_FACTOR = 1.25  # memory asked for over memory measured (no figure)
 _GPU_MB = 1000  # host memory of a process on a GPU: CuPy's libraries and the driver (not measured)
 #: Fits are done by one thread; windows of 20 planes take 240 MB a thread, 1 GB together.
-_MOST_CPUS = {"illumination": 4, "tile_positions": 4, "edf_plane": 4}
+_MOST_CPUS = {"calibrate": 4, "edf_plane": 4}
 _GPU_MEMORY_FACTOR = 1.6  # a device's memory over a CPU's: FFTs have workspaces there (no figure)
 _GPU_CPUS = 2  # a job on a GPU: one CPU drives it, one reads and writes
 _START_MIN = 10  # added to every time limit (no figure)
@@ -82,22 +82,17 @@ def _side_px(size: DataSize) -> float:
     return math.sqrt(size.mosaic_px)
 
 
-def _illumination(size: DataSize, cpus: int) -> Cost:
-    size = replace(size, tiles=max(size.tiles, size.scan_tiles))
-    located = _tile_positions(size, cpus)
-    images = min(5 * size.tiles, max(1000, size.tiles))
-    mb = located.mb + 0.3 * images + 0.3 * min(size.tiles, 400) + 40
-    # the tiles' places once, then channel after channel
-    return Cost(mb, (1 + size.cycle_channels) * size.tiles * size.tile_px * size.planes / 40e6)
-
-
-def _tile_positions(size: DataSize, cpus: int) -> Cost:
+def _calibrate(size: DataSize, cpus: int) -> Cost:
+    tiles = max(size.tiles, size.scan_tiles)
     tile_mb = size.tile_px * 2 / _MB
-    # strips of two overlaps a tile, up to those on disk; pairs that a thread correlates
-    strips_mb = min(10 * size.tiles * tile_mb * (max(size.overlap, 0.03) + 0.02), 270)
-    return Cost(
-        strips_mb + 15 * tile_mb * cpus + 30, size.tiles * size.tile_px * size.planes / 20e6
-    )
+    # strips of two overlaps a tile, up to those on disk; pairs that a thread correlates, planes
+    # that it reads; those that show the camera's defects
+    strips_mb = min(10 * tiles * tile_mb * (max(size.overlap, 0.03) + 0.02), 270)
+    sample_mb = min(tiles, 16) * min(size.planes, 3) * tile_mb
+    images = min(5 * tiles, max(1000, tiles))
+    mb = strips_mb + 15 * tile_mb * cpus + sample_mb + 0.4 * images + 0.3 * min(tiles, 400) + 70
+    read_px = size.cycle_channels * tiles * size.tile_px * min(size.planes, 5)
+    return Cost(mb, read_px / 8e6)
 
 
 def _stitch(size: DataSize, cpus: int) -> Cost:
@@ -179,53 +174,52 @@ class Rule:
     """As Snakemake knows it."""
     cost: CostOf = _small
     """Size of the data and CPUs to :class:`Cost`."""
-    stage: Stage | None = None
+    stages: tuple[Stage, ...] = ()
     """Quality control of its results."""
 
 
 _IMAGE_RULES = (
-    Rule("illumination", _illumination, Stage(
+    Rule("calibrate", _calibrate, (Stage(
         "illumination", "Illumination",
         "The flat-field of each channel, and how well tiles agree in overlaps it was not "
         "fitted to.",
-    )),
-    Rule("tile_positions", _tile_positions, Stage(
+    ), Stage(
         "tile_positions", "Tile positions",
         "Where each tile lies, which overlaps agreed, and what nothing ties down.",
         by_channel=False,
-    )),
-    Rule("stitch", _stitch, Stage(
+    ))),
+    Rule("stitch", _stitch, (Stage(
         "stitch", "Stitching", "The mosaic in its sharpest plane.",
-    )),
-    Rule("deconvolve", _deconvolve, Stage(
+    ),)),
+    Rule("deconvolve", _deconvolve, (Stage(
         "deconvolve", "Deconvolution", "The same place before and after.",
-    )),
-    Rule("edf_plane", _edf_plane, Stage(
+    ),)),
+    Rule("edf_plane", _edf_plane, (Stage(
         "edf", "In-focus plane",
         "One plane made from the stack, and where in z the tissue lies.",
-    )),
-    Rule("register", _register, Stage(
+    ),)),
+    Rule("register", _register, (Stage(
         "register", "Registration",
         "Nuclei of this cycle on those of the reference cycle, before and after.",
         by_channel=False,
-    )),
-    Rule("resample", _resample, Stage(
+    ),)),
+    Rule("resample", _resample, (Stage(
         "subtract", "Background subtraction",
         "Each channel whose background was subtracted, before and after.",
-    )),
+    ),)),
 )  # fmt: skip
 
 _ASSEMBLE = Rule("assemble", _assemble)
 
 #: In place of those before the registration, where images are stitched already; it only copies.
-_STITCHED_PLANE = Rule("stitched_plane", _stitched_plane, Stage(
+_STITCHED_PLANE = Rule("stitched_plane", _stitched_plane, (Stage(
     "stitched", "Stitched image",
     "Each channel as its file holds it. How it was stitched was not judged: flat-field, tile "
     "positions and overlaps are not in the file.",
-))  # fmt: skip
+),))  # fmt: skip
 
 #: Stages with quality numbers, in the order of the workflow.
-STAGES = {rule.stage.name: rule.stage for rule in (_STITCHED_PLANE, *_IMAGE_RULES) if rule.stage}
+STAGES = {stage.name: stage for rule in (_STITCHED_PLANE, *_IMAGE_RULES) for stage in rule.stages}
 
 #: All rules that do work, in the order of the workflow: their resources can be configured.
 RULES = {
@@ -248,9 +242,9 @@ RULES = {
 
 #: Rules whose work grows with the voxels.
 IMAGE_RULES = frozenset(rule.name for rule in _IMAGE_RULES)
-#: Those of them that run on a GPU when the device is ``gpu``. Small transforms of strips make
-#: `tile_positions` 1.5 to 10 times slower there (``python -m benchmarks.gpu``, H100 and H200).
-GPU_RULES = IMAGE_RULES - {"tile_positions"}
+#: Those of them that run on a GPU when the device is ``gpu``. Small transforms of strips were 1.5
+#: to 10 times slower there (``python -m benchmarks.gpu``, H100 and H200), fits are on the host.
+GPU_RULES = IMAGE_RULES - {"calibrate"}
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Rows of the tiles table for tiles that it lacks: of ``tilewright init --add`` and ``follow``."""
+"""What is new in the raw folders of an experiment: of ``tilewright init --add`` and ``follow``."""
 
 import csv
 import io
@@ -7,22 +7,28 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.config.experiment import Experiment
 from tilewright.config.load import read_experiment
 from tilewright.config.tables import Places, cycles_text, read_tiles
 from tilewright.errors import ConfigError
-from tilewright.init.metadata import Metadata
-from tilewright.init.place_samples import PlacedSample, place_cycles, share_tiles
-from tilewright.init.tile_order import GridOptions, PlacedTiles
+from tilewright.init.folder import of, tile_gaps
+from tilewright.init.metadata import Metadata, read_metadata
+from tilewright.init.place_tiles import GridOptions, Key, place_tiles
+from tilewright.init.recognise import RawFolder
+from tilewright.init.samples import Sample, add_rows_of, sentences, tile_sets
+from tilewright.init.write import marker_gaps, marker_row
 from tilewright.io.formats.common import RawPlane
-from tilewright.io.inputs.manifest import planes_of
+from tilewright.io.inputs.codex_metadata import CodexExperiment
+from tilewright.io.inputs.manifest import planes_of, scan_options
 from tilewright.runtime.files import write_text_atomic
+from tilewright.runtime.text import few
 
 
-def add_cycles(configfile: Path, options: GridOptions) -> str:
-    """Add the rows that the tiles table lacks; return what was found.
+def add_new(configfile: Path, options: GridOptions) -> str:
+    """Add the rows that the tables of markers and tiles lack; return what was found.
+
+    New are cycles of which neither table has a row, and tiles without a row or a position.
 
     Raises
     ------
@@ -32,7 +38,48 @@ def add_cycles(configfile: Path, options: GridOptions) -> str:
         The raw folder of a sample cannot be read.
     """
     experiment = read_experiment(configfile)
-    return "\n".join(add_rows(experiment, experiment.cycles, options)) or "no tile is new"
+    lines, gaps = _add_markers(experiment)
+    if gaps:
+        again = "then the same command again, which adds the tiles of these cycles"
+        return "\n".join([*lines, "fill in:", *(f"  {gap}" for gap in gaps), again])
+    if lines:
+        experiment = read_experiment(configfile)
+    lines += add_rows(experiment, experiment.cycles, options)
+    return "\n".join(lines) or "every tile of the raw folders has a row with a position"
+
+
+def _add_markers(experiment: Experiment) -> tuple[list[str], list[str]]:
+    """Add the channels of cycles that no table has; return what was added, and its gaps."""
+    settings = experiment.settings
+    path, text = Path(settings.markers), Path(settings.markers).read_bytes().decode("utf-8")
+    listed = {channel.cycle for channel in experiment.table}
+    if settings.tiles is not None:
+        known = read_tiles(Path(settings.tiles), experiment.samples, settings.acquisition.pixel_um)
+        listed |= {cycle for _, cycle in known}
+    lines, gaps = list[str](), list[str]()
+    for sample in experiment.samples.values():
+        acquisition = experiment.acquisition_of(sample)
+        planes = planes_of(sample.raw_dir, acquisition, None)
+        new = {plane.cycle for plane in planes} - listed
+        if not new:
+            continue
+        options, folder = scan_options(acquisition), sample.raw_dir.resolve()
+        found = read_metadata(
+            RawFolder(settings.acquisition.convention, options, planes, [], folder)
+        )
+        markers = [marker for marker in found.markers if marker.cycle in new]
+        names = {channel.marker for channel in experiment.table}
+        if taken := [marker.marker for marker in markers if marker.marker in names]:
+            lines.append(f"warning: {few(taken)} in {path.name} twice; rename one")
+        first_row = len(list(csv.reader(io.StringIO(text)))) + 1
+        text = _with_rows(text, [marker_row(marker) for marker in markers], ())
+        lines.append(f"{path.name}: {len(markers)} rows of {cycles_text(sorted(new))}")
+        told = Metadata(markers, experiment.reference_cycle, columns=found.columns)
+        gaps += marker_gaps(told, 1, first_row)
+        listed |= new
+    if lines:
+        write_text_atomic(path, text)
+    return lines, gaps
 
 
 def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptions) -> list[str]:
@@ -47,123 +94,104 @@ def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptio
     path, pixel_um = Path(settings.tiles), settings.acquisition.pixel_um
     known = read_tiles(path, experiment.samples, pixel_um)
     lines, rows = list[str](), list[dict[str, Any]]()
-    groups = dict.fromkeys(tuple(experiment.samples_beside(name)) for name in experiment.samples)
-    for names in groups:
+    text = path.read_bytes().decode("utf-8")
+    for names in dict.fromkeys(tuple(experiment.samples_beside(one)) for one in experiment.samples):
         of_group = {key: places for key, places in known.items() if key[0] in names}
         sample = experiment.samples[names[0]]
         acquisition = experiment.acquisition_of(sample)
         planes = planes_of(sample.raw_dir, acquisition, experiment.reference_channels)
-        new = _of_new_cycles(planes, cycles, of_group)
+        new = _new_cycles(planes, cycles, of_group)
         if not new:
             continue
-        placed = place_cycles(
-            new,
-            experiment.reference_channels,
-            Metadata([], experiment.reference_cycle, pixel_um=pixel_um),
-            options,
-            _earlier(of_group, planes, experiment.reference_cycle, pixel_um),
-        )
-        at = {
-            name: np.array([p[1:3] for key, of in of_group.items() if key[0] == name for p in of])
+        region = planes[0].region
+        groups = tile_sets(planes, experiment.channels, experiment.reference_cycle)
+        earlier: dict[Key, dict[str, tuple[float, float]]] = {}
+        for (_, cycle), places in of_group.items():
+            at = earlier.setdefault((region, cycle), {})
+            at |= {p.tile: (p.y_px, p.x_px) for p in places if p.known and cycle not in new}
+        earlier = {key: at for key, at in earlier.items() if at}
+        placed = place_tiles(groups, options, CodexExperiment(), pixel_um, earlier)
+        placed = {key: one for key, one in placed.items() if key[1] in new}
+        samples = [Sample(name, sample.raw_dir.resolve(), None) for name in names]
+        beside = {
+            name: np.array([p[1:3] for key, of_key in of_group.items() if key[0] == name
+                            for p in of_key if p.known])
             for name in names
-        }
-        for one in share_tiles(names, sample.raw_dir.resolve(), None, placed, at):
-            added = _missing_rows(one, placed, of_group)
-            if added:
-                cycles_of = sorted({row["cycle"] for row in added})
-                lines.append(f"{one.name}: {len(added)} rows of {cycles_text(cycles_of)}")
-            lines += one.findings + [f"warning: {line}" for line in one.warnings]
-            lines += [f"fill in: {line}" for line in one.unknown]
-            rows += added
+        }  # fmt: skip
+        if unknown := [name for name in names if len(names) > 1 and not len(beside[name])]:
+            raise ConfigError(
+                f"{sample.raw_dir}: the samples {', '.join(names)} share its tiles, and the tiles "
+                f"table has none of '{unknown[0]}'; write its rows of one cycle"
+            )
+        add_rows_of(samples, of(placed, None), options, beside)
+        said = sentences(placed)
+        added = [row for one in samples for row in _missing_rows(one, of_group)]
+        if added:
+            cycles_of = sorted({row["cycle"] for row in added})
+            lines.append(f"{', '.join(names)}: {len(added)} rows of {cycles_text(cycles_of)}")
+        lines += said.findings + [f"warning: {line}" for line in said.warnings]
+        rows += added
+        kept = len(list(csv.reader(io.StringIO(_with_rows(text, [], _tile_keys(rows))))))
+        gaps = tile_gaps(said, rows, samples, kept + 1)
+        lines += [f"fill in: {line}" for line in gaps]
     if rows:
-        write_text_atomic(path, _with_rows(path.read_bytes().decode("utf-8"), rows))
+        write_text_atomic(path, _with_rows(text, rows, _tile_keys(rows)))
     return lines
 
 
-def _of_new_cycles(
-    planes: Sequence[RawPlane], cycles: Collection[int], known: Places
-) -> list[RawPlane]:
-    """Return the planes of cycles of which the table lacks a tile or a position."""
+def _new_cycles(planes: Sequence[RawPlane], cycles: Collection[int], known: Places) -> set[int]:
+    """Return the cycles of which the table lacks a tile or a position."""
     listed = {
         (cycle, place.tile)
         for (_, cycle), places in known.items()
         for place in places
         if place.known or not place.use
     }
-    new = {p.cycle for p in planes if p.cycle in cycles and (p.cycle, p.tile_name) not in listed}
-    return [plane for plane in planes if plane.cycle in new]
+    return {p.cycle for p in planes if p.cycle in cycles and (p.cycle, p.tile_name) not in listed}
 
 
-def _earlier(
-    known: Places, planes: Sequence[RawPlane], reference_cycle: int, pixel_um: float
-) -> PlacedTiles:
-    """Return the positions of the reference cycle, or of the first that the table has."""
-    cycles = sorted({cycle for _, cycle in known}, key=lambda c: (c != reference_cycle, c))
-    for cycle in cycles:
-        of_cycle = [p for key, of in known.items() if key[1] == cycle for p in of if p.known]
-        at = {place.tile: (place.y_px, place.x_px) for place in of_cycle}
-        if at:
-            turn = _turn([p for p in planes if p.cycle == cycle], at, pixel_um)
-            return PlacedTiles(yx_px=at, turn=turn)
-    return PlacedTiles()
-
-
-def _turn(
-    planes: Sequence[RawPlane], at_px: Mapping[str, tuple[float, float]], pixel_um: float
-) -> NDArray[np.float64]:
-    """Return the matrix from positions in the files to those of the table."""
-    scale = pixel_um if planes and planes[0].unit == "um" else 1.0
-    stage = {
-        p.tile_name: (p.y / scale, p.x / scale)
-        for p in planes
-        if p.y is not None and p.x is not None and p.tile_name in at_px
-    }
-    if len(stage) < 3:
-        return np.eye(2)
-    moved = np.array([at_px[tile] for tile in stage])
-    places = np.array(list(stage.values()))
-    matrix, _, rank, _ = np.linalg.lstsq(
-        places - places.mean(axis=0), moved - moved.mean(axis=0), rcond=None
-    )
-    return np.asarray(matrix.T) if rank == 2 else np.eye(2)
-
-
-def _missing_rows(
-    sample: PlacedSample, placed: Mapping[int, PlacedTiles], known: Places
-) -> list[dict[str, Any]]:
+def _missing_rows(sample: Sample, known: Places) -> list[dict[str, Any]]:
     """Return the rows of tiles that the table lacks or has no position of, in its frame."""
     added = []
-    for cycle, tiles in placed.items():
+    for cycle in dict.fromkeys(row["cycle"] for row in sample.rows):
         there = {place.tile: place for place in known.get((sample.name, cycle), ())}
-        rows = [row for row in sample.rows if row["cycle"] == cycle]
-        at = {row["tile"]: np.array(tiles.yx_px[row["tile"]]) for row in rows}
-        common = [there[tile] for tile in at if tile in there and not np.isnan(at[tile]).any()]
-        off = [np.array([p.y_px, p.x_px]) - at[p.tile] for p in common if p.known]
-        for row in rows:
-            place, (y, x) = there.get(row["tile"]), at[row["tile"]]
+        placed = zip(sample.rows, sample.yx_px, strict=True)
+        rows = [(row, at_px) for row, at_px in placed if row["cycle"] == cycle]
+        at = {row["tile"]: at_px for row, at_px in rows}
+        off = [
+            np.array([p.y_px, p.x_px]) - at[tile]
+            for tile, p in there.items()
+            if tile in at and p.known and not np.isnan(at[tile]).any()
+        ]
+        for row, at_px in rows:
+            place = there.get(row["tile"])
             if place is not None and (place.known or not place.use):
                 continue
-            if off and not np.isnan(y + x):
-                y, x = np.median(off, axis=0) + at[row["tile"]]
+            if off and not np.isnan(at_px).any():
+                y, x = np.median(off, axis=0) + at_px
                 row = {**row, "y": f"{y:.3f}", "x": f"{x:.3f}", "unit": "px"}
             added.append(row)
     return added
 
 
-def _with_rows(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
-    """Return a table with rows in the order of its columns, in place of those they fill in."""
+def _tile_keys(rows: Sequence[Mapping[str, Any]]) -> set[tuple[str, ...]]:
+    return {tuple(str(row[name]) for name in ("sample", "cycle", "tile")) for row in rows}
+
+
+def _with_rows(
+    text: str, rows: Sequence[Mapping[str, Any]], filled: Collection[tuple[str, ...]]
+) -> str:
+    """Return a table with rows in the order of its columns, without those they fill in."""
     lines = text.splitlines(keepends=True)
     columns = [cell.strip().lstrip("\ufeff") for cell in next(csv.reader(lines[:1]))]
-    names = ("sample", "cycle", "tile")
-    filled = {tuple(str(row[name]) for name in names) for row in rows}
 
     def key(line: str) -> tuple[str, ...]:
         cells = dict(zip(columns, next(csv.reader([line]), []), strict=False))
-        sample, cycle, tile = (cells.get(name, "").strip() for name in names)
+        sample, cycle, tile = (cells.get(name, "").strip() for name in ("sample", "cycle", "tile"))
         return sample, str(int(cycle)) if cycle.isdecimal() else cycle, tile
 
     kept = "".join(line for line in lines if key(line) not in filled)
-    new = [[row.get(column, "") for column in columns] for row in rows]
     stream = io.StringIO()
+    new = [[row.get(column, "") for column in columns] for row in rows]
     csv.writer(stream, lineterminator="\n").writerows(new)
     return kept + "\n" * (not kept.endswith("\n")) + stream.getvalue()

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 
 from tilewright.io.formats.common import natural_key
-from tilewright.io.formats.pattern import FIELDS, compile_pattern
+from tilewright.io.formats.names import FIELDS, compile_pattern
 from tilewright.runtime.text import few
 
 #: Separators at which names are split into parts, tried in this order.
@@ -350,13 +350,11 @@ def _is_sure(layout: _Layout, files: int) -> bool:
 
 def _reads_back(layout: _Layout, paths: Sequence[str]) -> bool:
     """Return whether the pattern finds in all names what the columns hold."""
-    levels = compile_pattern(layout.pattern())
+    expression = compile_pattern(layout.pattern())
     for row, path in enumerate(paths):
-        names = path.split("/")
-        matches = [level.match(name) for level, name in zip(levels, names, strict=True)]
-        values = [match.groupdict() for match in matches if match]
+        match = expression.fullmatch(path)
         held = {one.field: one.values[row] for one in layout.columns if one.field != "*"}
-        if len(values) < len(names) or {k: v for of in values for k, v in of.items()} != held:
+        if match is None or match.groupdict() != held:
             return False
     return True
 

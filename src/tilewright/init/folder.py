@@ -3,24 +3,45 @@
 import os
 import re
 import shlex
-from collections import Counter
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tilewright.config.consistency import check_apart
-from tilewright.config.tables import TILE_COLUMNS
+from tilewright.config.tables import TILE_COLUMNS, cycles_text
 from tilewright.errors import ConfigError
-from tilewright.init.kept import Kept, read_kept
 from tilewright.init.metadata import Metadata, read_metadata
-from tilewright.init.place_samples import PlacedSample, place_samples
+from tilewright.init.place_tiles import GridOptions, PlacedTiles, place_tiles
 from tilewright.init.recognise import RawFolder, recognise, tables
-from tilewright.init.tile_order import GridOptions
-from tilewright.init.write import SNAKEFILE, config_text, markers_text, readme_text, samples_text
+from tilewright.init.samples import (
+    Said,
+    Sample,
+    add_rows_of,
+    region_samples,
+    sentences,
+    split_pieces,
+    tile_sets,
+)
+from tilewright.init.write import (
+    SNAKEFILE,
+    config_text,
+    marker_gaps,
+    markers_text,
+    readme_text,
+    rows_text,
+    samples_text,
+)
 from tilewright.installed import shipped
-from tilewright.io.formats.common import RawPlane, clean_token
+from tilewright.io.formats.common import RawPlane
 from tilewright.io.inputs.raw_headers import read_headers
+from tilewright.io.tiff.headers import headers_of
 from tilewright.runtime.files import csv_text, write_text_atomic
 from tilewright.runtime.text import count, few, printable
+
+#: Compressions that lose counts.
+_JPEG = (6, 7, 33007, 34892)
 
 
 @dataclass(frozen=True)
@@ -37,20 +58,16 @@ class InitResult:
     findings: tuple[str, ...]
     """Properties of the data, a sentence each."""
     unknown: tuple[str, ...]
-    """Keys to fill in, each with its meaning."""
+    """What is to be filled in, each with its file and line."""
     warnings: tuple[str, ...]
     """Possible problems."""
-    unchanged: tuple[Path, ...]
-    """Files that existed and may have been edited."""
 
     def summary(self) -> str:
         """Return all of it as text for a terminal."""
         lines = [f"acquisition.convention: {self.convention}", *self.findings]
         lines += [f"warning: {warning}" for warning in self.warnings]
         folder = self.config.parent
-        lines += [f"wrote {path}" for path in (self.config, self.samples, self.tiles, self.markers)]
-        lines += [f"wrote {folder}: README.md, Snakefile, profiles"] if not self.unchanged else []
-        lines += [f"unchanged: {path}" for path in self.unchanged]
+        lines.append(f"wrote {folder}: config.yaml, its tables, README.md, Snakefile, profiles")
         if self.unknown:
             lines.append("fill in:")
             lines += [f"  {key}" for key in self.unknown]
@@ -79,8 +96,8 @@ def create_experiment(
     output_dir : path
         Where the files go; made if need be.
     force : bool
-        Write the configuration, its tables and ``README.md`` anew. What their user filled in is
-        kept; positions of tiles are not.
+        Write the configuration, its tables and ``README.md`` anew; those that were there are kept
+        beside them, with ``~`` behind their names.
     grid : GridOptions, optional
         What is known of the grid of tiles.
     pattern : str, optional
@@ -89,73 +106,123 @@ def create_experiment(
     Raises
     ------
     ConfigError
-        One of the files exists and ``force`` is not given, or cannot be read; or the raw folder
-        and that of results are one in the other.
+        One of the files exists and ``force`` is not given; or the raw folder and that of results
+        are one in the other.
     RawDataError
         The format of the raw data is unknown, or their metadata are invalid.
     """
     raw, output = Path(raw_dir), Path(output_dir).resolve()
     names = ("config.yaml", "samples.tsv", "tiles.csv", "markers.csv", "README.md")
-    paths = [output / name for name in names]
-    present = [str(path) for path in paths if path.exists()]
+    present = [output / name for name in names if (output / name).exists()]
     if present and not force:
         raise ConfigError(
-            f"{', '.join(present)} exist already; give --force to write them anew (what you "
-            "filled in is kept), or another --output"
+            f"{', '.join(map(str, present))} exist already; give --add to add what is new in the "
+            "raw folder, --force to write them anew (the old ones become NAME~), or another "
+            "--output"
         )
     for folder in (raw.resolve(), output):
         if re.search("[\ud800-\udfff]", str(folder)):
             raise ConfigError(f"the name {printable(folder)} is not UTF-8; rename it")
-    kept = read_kept(*paths[:4]) if present else Kept()
-    recognised = recognise(raw, pattern or kept.pattern)
+    recognised = recognise(raw, pattern)
     check_apart(output / "results", recognised.folder)
-    return _write(recognised, output, paths, kept, grid or GridOptions())
+    result, texts = _experiment(recognised, output, grid or GridOptions())
+    for path in present:
+        path.replace(path.with_name(f"{path.name}~"))
+    for path, text in texts.items():
+        write_text_atomic(path, text)
+    return result
 
 
-def _write(
-    recognised: RawFolder, output: Path, paths: list[Path], kept: Kept, grid: GridOptions
-) -> InitResult:
-    """Write the files of an experiment; ``paths`` are those of the configuration."""
-    raw = recognised.folder
-    metadata = kept.metadata(read_metadata(raw, recognised))
+def _experiment(
+    recognised: RawFolder, output: Path, options: GridOptions
+) -> tuple[InitResult, dict[Path, str]]:
+    """Return what is found of a raw folder, and the text of every file of an experiment."""
+    metadata = read_metadata(recognised)
     planes = _depth(recognised.planes)
-    config, samples, tiles, markers, readme = paths
     stitched = recognised.convention == "stitched"
-    tissues = kept.named(_samples(raw.resolve(), recognised), recognised.planes)
-    placed = []
+    said, samples = Said(), region_samples(recognised.folder, _regions(recognised))
     if not stitched:
-        placed = place_samples(
-            recognised,
-            metadata,
-            tissues,
-            grid,
-            kept.known_tiles(metadata.pixel_um),
-            split=not kept.sample_rows,
-        )
-    warnings = _warnings(recognised, metadata, placed)
-    # Relative, so that the folder may be moved.
-    names = {"samples": samples, "tiles": tiles, "markers": markers, "results": output / "results"}
-    files = {key: path.name for key, path in names.items()}
+        said, samples = _placed(recognised, metadata, samples, options)
+    warnings = metadata.warnings + said.warnings + [*_warnings(recognised)]
+    names = {"samples": "samples.tsv", "tiles": "tiles.csv", "markers": "markers.csv"}
     if stitched:
-        del files["tiles"]
-    text, unknown = config_text(
-        raw.resolve(), files, recognised, metadata, planes, warnings, kept.config
-    )
-    rows = kept.tiles([row for one in placed for row in one.rows], [one.name for one in placed])
-    unknown += dict.fromkeys(gap for one in placed for gap in one.unknown)
-    findings = _findings(recognised, metadata, placed, planes)
+        del names["tiles"]
+    # Relative, so that the folder may be moved.
+    files = {**names, "results": "results"}
+    text, unknown = config_text(recognised.folder, files, recognised, metadata, planes, warnings)
+    unknown += marker_gaps(metadata, planes)
+    rows = [row for sample in samples for row in sample.rows]
+    unknown += tile_gaps(said, rows, samples)
+    findings = [*_findings(recognised, metadata, planes), *said.findings]
+    title = ", ".join(sample.name for sample in samples)
+    below = [(one.name, _relative(one.raw_dir, output), one.region) for one in samples]
     keys = shipped("config") / "README.md"
-    named = [(one.name, one.raw_dir, one.region) for one in placed] or tissues
-    title = ", ".join(name for name, _, _ in named)
-    write_text_atomic(config, text)
-    below = [(name, _relative(folder, output), region) for name, folder, region in named]
-    write_text_atomic(samples, kept.samples or samples_text(below))
+    texts = {
+        output / "config.yaml": text,
+        output / "samples.tsv": samples_text(below),
+        output / "markers.csv": markers_text(metadata.markers),
+        output / "README.md": readme_text(
+            title, recognised.folder, keys, findings, warnings, unknown
+        ),
+    }
     if not stitched:
-        write_text_atomic(tiles, csv_text(TILE_COLUMNS, rows))
-    write_text_atomic(markers, kept.markers_of(metadata) or markers_text(metadata.markers))
-    write_text_atomic(readme, readme_text(title, raw.resolve(), keys, findings, warnings, unknown))
-    notes = tuple(findings), tuple(unknown), tuple(warnings), tuple(_write_workflow(output))
-    return InitResult(config, samples, tiles, markers, recognised.convention, *notes)
+        texts[output / "tiles.csv"] = csv_text(TILE_COLUMNS, rows)
+    others = {Path("Snakefile"): SNAKEFILE}
+    for name in ("default/config.yaml", "slurm/config.yaml"):
+        others[Path("profiles", name)] = (shipped("profiles") / name).read_text("utf-8")
+    texts |= {output / path: text for path, text in others.items() if not (output / path).exists()}
+    paths = [output / name for name in ("config.yaml", "samples.tsv", "tiles.csv", "markers.csv")]
+    config, samples_tsv, tiles, markers = paths
+    notes = tuple(findings), tuple(unknown), tuple(warnings)
+    made = InitResult(config, samples_tsv, tiles, markers, recognised.convention, *notes)
+    return made, texts
+
+
+def _placed(
+    recognised: RawFolder, metadata: Metadata, samples: Sequence[Sample], options: GridOptions
+) -> tuple[Said, list[Sample]]:
+    """Return what is found of the tiles, and the samples with their rows."""
+    groups = tile_sets(recognised.planes, metadata.markers, metadata.reference_cycle)
+    placed = place_tiles(groups, options, metadata.codex, metadata.pixel_um, {})
+    result: list[Sample] = []
+    pieces_said = []
+    for sample in samples:
+        of_region = of(placed, sample.region)
+        known = split_pieces(sample.name, of_region, metadata.reference_cycle)
+        pieces = [Sample(name, sample.raw_dir, sample.region) for name in known] or [sample]
+        add_rows_of(pieces, of_region, options, known)
+        result += pieces
+        if known:
+            pieces_said.append(
+                f"{sample.name}: its tiles are {len(pieces)} pieces far apart in every cycle, "
+                f"written as samples {', '.join(known)}; for one image give them one name in the "
+                "tables of samples and tiles"
+            )
+    said = sentences(placed)
+    said.warnings += pieces_said
+    return said, result
+
+
+def of(placed: Mapping[tuple[str, int], PlacedTiles], region: str | None) -> dict[int, PlacedTiles]:
+    """Return the tiles of a region by cycle; None is the only region."""
+    return {cycle: one for (name, cycle), one in placed.items() if region in (None, name)}
+
+
+def tile_gaps(
+    said: Said, rows: Sequence[Mapping[str, Any]], samples: Sequence[Sample], first_row: int = 2
+) -> list[str]:
+    """Return what to fill in of the tiles table, with its rows."""
+    unknown = []
+    for region, cycles, sentence in said.unknown:
+        names = {one.name for one in samples if one.region in (None, region)}
+        numbers = [
+            n for n, row in enumerate(rows, first_row)
+            if row["sample"] in names and row["cycle"] in cycles
+        ]  # fmt: skip
+        if numbers:
+            where = f"{rows_text(numbers)} ({cycles_text(sorted(cycles))})"
+            unknown.append(f"tiles.csv, {where}: {sentence}")
+    return unknown
 
 
 def _relative(folder: Path, output: Path) -> Path:
@@ -164,49 +231,28 @@ def _relative(folder: Path, output: Path) -> Path:
     return folder if apart else Path(os.path.relpath(folder, output))
 
 
-def _write_workflow(output: Path) -> list[Path]:
-    """Write the Snakefile and the profiles unless they exist; return those that do."""
-    texts = {Path("Snakefile"): SNAKEFILE}
-    for name in ("default/config.yaml", "slurm/config.yaml"):
-        texts[Path("profiles", name)] = (shipped("profiles") / name).read_text("utf-8")
-    unchanged = [output / path for path in texts if (output / path).exists()]
-    for path, text in texts.items():
-        if output / path not in unchanged:
-            write_text_atomic(output / path, text)
-    return unchanged
-
-
 def _depth(planes: list[RawPlane]) -> int:
-    """Return the number of z-planes; without a z in names, the pages of the first file."""
+    """Return the number of z-planes; without a z in names, the pages of the deepest first file."""
     deepest = max((plane.z for plane in planes if plane.z is not None), default=None)
     if deepest is not None:
         return deepest + 1
-    path = planes[0].path
-    return max(1, read_headers({path: 1})[path].pages)
+    first = {(plane.cycle, plane.channel): plane.path for plane in reversed(planes)}
+    headers = read_headers(dict.fromkeys(first.values(), 1)).values()
+    return max(1, *(header.pages for header in headers))
 
 
-def _samples(raw_dir: Path, recognised: RawFolder) -> list[tuple[str, Path, str | None]]:
-    """Return (name, raw folder, region) of every sample: one per region."""
-    regions = sorted({plane.region for plane in recognised.planes}, key=lambda r: (len(r), r))
-    folder = raw_dir
-    while folder.name.lower() in ("raw", "data") and folder.parent.name:
-        folder = folder.parent
-    name = clean_token(folder.name) or "sample"
-    if len(regions) == 1:
-        return [(name, raw_dir, None)]
-    return [(f"{name}_{clean_token(region)}", raw_dir, region) for region in regions]
+def _regions(recognised: RawFolder) -> set[str]:
+    return {plane.region for plane in recognised.planes}
 
 
-def _findings(
-    recognised: RawFolder, metadata: Metadata, placed: list[PlacedSample], planes: int
-) -> list[str]:
+def _findings(recognised: RawFolder, metadata: Metadata, planes: int) -> list[str]:
+    """Return what the raw folder holds."""
     cycles = sorted({marker.cycle for marker in metadata.markers})
     channels = {marker.channel for marker in metadata.markers}
-    regions = {plane.region for plane in recognised.planes}
     lines = [
         f"{len(recognised.planes)} files or planes: {count(len(cycles), 'cycle')}, "
         f"{count(len(channels), 'channel')}, {count(planes, 'z-plane')}, "
-        f"{count(len(regions), 'region')}"
+        f"{count(len(_regions(recognised)), 'region')}"
     ]
     if recognised.options.pattern:
         lines.append(f"file pattern {recognised.options.pattern}")
@@ -219,55 +265,61 @@ def _findings(
             f"cycles are the time points, from TimePoint_{min(times)} to TimePoint_{max(times)}; "
             f"if they repeat one cycle, choose one: cycles: [{min(times)}] in config.yaml"
         )
-    return lines + metadata.findings + [line for one in placed for line in one.findings]
+    return lines + metadata.findings
 
 
-def _other_images(recognised: RawFolder) -> list[str]:
-    """Return warnings of images that are not read: of other experiments, or of another format."""
-    within = {Path(path).parent for path in {plane.path for plane in recognised.planes}}
-    above = within.union(*(folder.parents for folder in within))
-    others: dict[Path, int] = Counter()
-    names = []
-    for path in map(Path, recognised.other_images):
-        folder = next((parent for parent in path.parents[::-1] if parent not in above), None)
-        if folder is None or re.match("(?i)zstep_|downsampled_x", folder.name):
-            names.append(path.name)
-        else:
-            others[folder] += 1
-    warnings = []
-    if names:
+def _warnings(recognised: RawFolder) -> Iterator[str]:
+    """Yield what may be wrong with the files, before any is processed."""
+    planes, others = recognised.planes, recognised.other_images
+    if others:
         reasons = tables()["ignored"]
         why = reasons.get(recognised.convention, reasons["other"])
-        files = f"{len(names)} file{'s are' if len(names) > 1 else ' is'}"
-        warnings.append(f"{files} ignored: {few(names, 5)}; {why}")
-    if others:
-        folders = [f"{f.relative_to(recognised.folder)} ({n})" for f, n in others.items()]
-        inits = [f"tilewright init {shlex.quote(str(folder))}" for folder in others]
-        warnings.append(
-            f"the files are read from {os.path.commonpath(within)}, and none from "
-            f"{few(folders, 3)}; for each that is an experiment of its own: "
-            f"{', '.join(inits[:3])}"
-        )
-    first: dict[RawPlane, str] = {}
-    for plane in recognised.planes:
-        other = first.setdefault(plane._replace(path=""), plane.path)
-        if other != plane.path:
-            warnings.append(
-                f"{other} and {plane.path} are the same tile of one cycle by their names and "
-                "places; put the files of each cycle into a folder of its own (cycle1, cycle2 …), "
-                "and of two experiments name one folder"
-            )
-            break
-    return warnings
-
-
-def _warnings(recognised: RawFolder, metadata: Metadata, placed: list[PlacedSample]) -> list[str]:
-    warnings = metadata.warnings + [line for one in placed for line in one.warnings]
-    warnings += _other_images(recognised)
-    paths = sorted({plane.path for plane in recognised.planes})
+        names = few((os.path.relpath(path, recognised.folder) for path in others), 5)
+        yield f"{count(len(others), 'file')} ignored: {names}; {why}"
+    paths = sorted({plane.path for plane in planes})
     # Path.exists raises for names that are too long.
     missing = [path for path in paths if not os.path.exists(path)]  # noqa: PTH110
     if missing:
         files, names = count(len(missing), "file"), few((Path(path).name for path in missing), 3)
-        warnings.append(f"{files} in the metadata are missing: {names}; copy them too")
-    return warnings
+        yield f"{files} in the metadata are missing: {names}; copy them too"
+    if recognised.convention == "stitched":
+        return
+    yield from _doubts(planes)
+    tiles = {(plane.region, plane.cycle): set[str]() for plane in planes}
+    for plane in planes:
+        tiles[plane.region, plane.cycle].add(plane.tile_name)
+    if all(len(names) == 1 for names in tiles.values()):
+        yield (
+            "each cycle is a single tile; if they are stitched images, save all channels of a "
+            "cycle in one file and use the convention stitched"
+        )
+
+
+def _doubts(planes: Sequence[RawPlane]) -> Iterator[str]:
+    """Yield what the first file of each channel shows: depth, compression, pixels of 8 bits."""
+    first: dict[tuple[int, str], RawPlane] = {}
+    depth: dict[tuple[int, str], set[int]] = defaultdict(set)
+    for plane in planes:
+        first.setdefault((plane.cycle, plane.channel), plane)
+        depth[plane.cycle, plane.channel].add(plane.z or 0)
+    headers = read_headers(dict.fromkeys((plane.path for plane in first.values()), 1))
+    said = set[str]()
+    for (cycle, channel), plane in first.items():
+        header = headers[plane.path]
+        if plane.page is None and plane.z is None:
+            depth[cycle, channel] = {*range(header.pages)}
+        if header.problem:
+            said.add(f"{plane.path} {header.problem}")
+            continue
+        if header.dtype == "uint8":
+            said.add("pixels have 8 bits: weak markers have few steps of grey, bright ones clip")
+        if plane.path.lower().endswith((".tif", ".tiff")) and any(
+            page.compression in _JPEG for page in headers_of(plane.path)
+        ):
+            said.add("pixels are compressed as JPEG, which has lost weak signal; export without")
+    yield from sorted(said)
+    for cycle in sorted({cycle for cycle, _ in depth}):
+        of_cycle = {channel: len(z) for (c, channel), z in depth.items() if c == cycle}
+        if len(set(of_cycle.values())) > 1:
+            told = ", ".join(f"{channel} has {n}" for channel, n in sorted(of_cycle.items()))
+            yield f"channels of cycle {cycle} differ in z-planes: {told}"

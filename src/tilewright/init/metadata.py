@@ -5,14 +5,14 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 from tilewright.config.tables import Channel, cycles_text, is_formula
 from tilewright.init.recognise import RawFolder
-from tilewright.io.formats import read_images
+from tilewright.io.formats import describe, imagexpress, read_images
 from tilewright.io.formats.common import RawPlane, raw_file_errors
 from tilewright.io.formats.located_images import LocatedImage
 from tilewright.io.formats.stitched import lossy_warnings
+from tilewright.io.formats.tile_files import channel_of
 from tilewright.io.inputs.codex_metadata import (
     CodexExperiment,
     emission_peaks_nm,
@@ -21,9 +21,7 @@ from tilewright.io.inputs.codex_metadata import (
     parse_exposure_times,
     unique_names,
 )
-from tilewright.io.numbers import positive
 from tilewright.io.text_file import read_text
-from tilewright.io.tiff.metadata import UM, imagej_unit, of_tiff, pixel_um
 from tilewright.io.tiff.ome_xml import OmeChannel
 from tilewright.runtime.text import printable
 
@@ -33,6 +31,11 @@ _EXCITATION = (
 )
 #: Names, times and the description of a CODEX experiment are a few kB.
 _MOST_MB = 1
+_TEXTS = {
+    "experiment": r"experiment.*\.json",
+    "names": r"channel_?names.*\.txt",
+    "times": r"exposure_?times.*\.txt",
+}
 #: Length of a marker name; the markers table allows 100, with a number for duplicates.
 _NAME_LENGTH = 90
 _NUMBERED = r"[\W_]*(?:(?:cycle|cyc|round|channel|ch|c|r|stain)?[\W_]*\d+)"
@@ -60,20 +63,47 @@ class Metadata:
     warnings: list[str] = field(default_factory=list)
 
 
-def read_metadata(raw_dir: Path, recognised: RawFolder) -> Metadata:
+def read_metadata(recognised: RawFolder) -> Metadata:
     """Read the metadata in and next to the images."""
     channels = _channels(recognised.planes)
-    located = read_images(recognised.convention, raw_dir)
+    located = read_images(recognised.convention, recognised.folder)
     if located:
         metadata = _of_files(located, channels)
         if recognised.convention == "stitched":
             metadata.warnings += lossy_warnings(located)
         return metadata
-    if recognised.convention == "codex":
-        return _of_codex(raw_dir, channels)
-    words = {key: OmeChannel(key[1]) for key in channels if not key[1].isdigit()}
-    metadata = _with_markers(channels, words)
-    metadata.pixel_um, metadata.z_step_um = _pixel_of_tiff(recognised.planes[0].path)
+    metadata = _of_names(recognised, channels)
+    texts = _find_texts(recognised.folder) if all(c.isdigit() for _, c in channels) else {}
+    return _with_codex(metadata, texts, channels) if texts else metadata
+
+
+def _of_names(recognised: RawFolder, channels: list[tuple[int, str]]) -> Metadata:
+    """Return what the first file of each channel says, of planes that are known by their names."""
+    known: dict[tuple[int, str], OmeChannel] = {}
+    images = []
+    warnings = []
+    for plane in sorted(recognised.planes, key=lambda plane: plane.path):
+        key = plane.cycle, plane.channel
+        if key in known:
+            continue
+        image = describe(recognised.convention, plane.path)
+        images.append(image)
+        found = channel_of(plane, image.channels)
+        # A word in the names is the channel's name.
+        known[key] = found if plane.channel.isdigit() else found._replace(name=plane.channel)
+        if plane.page is None and len(image.channels) > 1:
+            warnings.append(
+                f"the pages of {plane.path} are {len(image.channels)} channels by its metadata; "
+                "they are read as z-planes, as its name says the channel"
+            )
+    metadata = _with_markers(channels, known)
+    metadata.pixel_um = next((image.pixel_um for image in images if image.pixel_um), None)
+    metadata.z_step_um = next((image.z_step_um for image in images if image.z_step_um), None)
+    if recognised.convention == "imagexpress":
+        metadata.z_step_um = imagexpress.z_step_um(recognised.planes)
+    metadata.numerical_aperture = images[0].numerical_aperture
+    metadata.immersion_refractive_index = images[0].immersion_refractive_index
+    metadata.warnings += warnings[:1]
     if metadata.pixel_um:
         metadata.findings.append(f"pixel size {metadata.pixel_um:g} µm, from the TIFFs")
     return metadata
@@ -131,42 +161,46 @@ def _stain_warnings(stained: Mapping[int, list[str]]) -> list[str]:
     return warnings
 
 
-def _of_codex(raw_dir: Path, channels: list[tuple[int, str]]) -> Metadata:
-    """Read ``experiment.json``, ``channelnames.txt`` and ``exposure_times.txt``."""
-    patterns = (r"experiment.*\.json", r"channel_?names.*\.txt", r"exposure_?times.*\.txt")
-    texts = [_find_text(raw_dir, pattern) for pattern in patterns]
-    (path, text), (_, names_text), (times_path, times_text) = texts
+def _with_codex(
+    metadata: Metadata, texts: Mapping[str, tuple[Path, str]], channels: list[tuple[int, str]]
+) -> Metadata:
+    """Add ``experiment.json``, ``channelnames.txt`` and ``exposure_times.txt``."""
+    path, text = texts.get("experiment", (None, ""))
     codex = parse_experiment(text, str(path)) if path else CodexExperiment()
-    names = parse_channel_names(names_text) or codex.markers
+    names = parse_channel_names(texts.get("names", (None, ""))[1]) or codex.markers
     per_cycle = codex.channels or max(int(channel) for _, channel in channels)
+    times_path, times_text = texts.get("times", (None, ""))
     with raw_file_errors(str(times_path)):
         times = parse_exposure_times(times_text, per_cycle) or codex.exposures_ms or {}
     known, warnings = _by_number(codex, names, times, channels)
-    metadata = replace(
+    added = replace(
         _with_markers(channels, known),
-        pixel_um=codex.pixel_um,
-        z_step_um=codex.z_step_um,
+        pixel_um=codex.pixel_um or metadata.pixel_um,
+        z_step_um=codex.z_step_um or metadata.z_step_um,
         numerical_aperture=codex.numerical_aperture,
         immersion_refractive_index=codex.immersion_refractive_index,
         codex=codex,
     )
     if names:
-        metadata.markers = [
+        added.markers = [
             marker if known[marker.cycle, marker.channel].name else replace(marker, marker="")
-            for marker in metadata.markers
+            for marker in added.markers
         ]
-    exposures = times or times_path
-    columns = {"marker": names, "emission_nm": codex.wavelengths_nm, "exposure_ms": exposures}
-    metadata.columns = [column for column, values in columns.items() if values]
-    metadata.findings += [str(path) for path, _ in texts if path]
-    metadata.warnings += warnings
+    columns = {
+        "marker": names,
+        "emission_nm": codex.wavelengths_nm,
+        "exposure_ms": times or times_path,
+    }
+    added.columns = [column for column, values in columns.items() if values]
+    added.findings += [str(path) for path, _ in texts.values()]
+    added.warnings += [*metadata.warnings, *warnings]
     cycles = {cycle for cycle, _ in channels}
     if codex.reference_cycle in cycles:
-        metadata.reference_cycle = codex.reference_cycle
+        added.reference_cycle = codex.reference_cycle
     if codex.reference_channel and not names:
         stated = str(codex.reference_channel)
-        metadata.markers = [replace(m, reference=m.channel == stated) for m in metadata.markers]
-    return metadata
+        added.markers = [replace(m, reference=m.channel == stated) for m in added.markers]
+    return added
 
 
 def _by_number(
@@ -221,22 +255,22 @@ def _by_number(
     return known, warnings
 
 
-def _find_text(raw_dir: Path, pattern: str) -> tuple[Path | None, str]:
-    """Return the first file of that name in the raw folder, its ``data/raw``, or above it.
+def _find_texts(folder: Path) -> dict[str, tuple[Path, str]]:
+    """Return CODEX's texts: of the raw folder, its ``data/raw``, or above it.
 
     Parents only of folders called ``raw`` or ``data``: others hold other experiments.
     """
-    folder = raw_dir.resolve()
     places = [folder, folder / "data/raw", folder / "raw", folder / "data"]
     while folder.name.lower() in ("raw", "data"):
         folder = folder.parent
         places.append(folder)
-    for place in places:
-        if place.is_dir():
-            for path in sorted(place.iterdir()):
-                if re.fullmatch(pattern, path.name, re.IGNORECASE):
-                    return path, read_text(path, _MOST_MB)
-    return None, ""
+    files = [path for at in places if at.is_dir() for path in sorted(at.iterdir())]
+    found: dict[str, tuple[Path, str]] = {}
+    for what, form in _TEXTS.items():
+        path = next((path for path in files if re.fullmatch(form, path.name, re.I)), None)
+        if path:
+            found[what] = path, read_text(path, _MOST_MB)
+    return found
 
 
 def _of_files(located: list[LocatedImage], channels: list[tuple[int, str]]) -> Metadata:
@@ -269,15 +303,3 @@ def _name_of_cycle(path: Path) -> str:
     inner = path.parent.name in ("Images", "Full resolution")
     folder = path.parent.parent if inner else path.parent
     return folder.name if path.suffix in (".index", ".xml", ".ome", ".mlf") else path.name
-
-
-def _pixel_of_tiff(path: str) -> tuple[float | None, float | None]:
-    """Return pixel size and z-step (µm) of ImageJ's metadata or the resolution tags."""
-
-    def read(tiff: Any) -> tuple[float | None, float | None]:
-        unit = imagej_unit(tiff.imagej_metadata)
-        _, x_um = pixel_um(tiff.pages[0], unit)
-        step = positive(str(tiff.imagej_metadata.get("spacing"))) if x_um and unit else None
-        return x_um, round(step * UM[unit], 6) if step else None
-
-    return of_tiff(path, read, (None, None))

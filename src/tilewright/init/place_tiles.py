@@ -1,278 +1,395 @@
-"""Where the tiles of a cycle lie, by metadata or names, and whether their overlaps agree."""
+"""Where tiles lie: by metadata, or as overlaps show it in every cycle alike; else it is asked."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.errors import RawDataError
-from tilewright.init.tile_order import GridOptions, PlacedTiles, find_order
 from tilewright.init.tile_set import TileSet
 from tilewright.kernels.backend import cpu_backend
-from tilewright.kernels.tile_positions.stage_map import StageMap, displaced_tiles, fit_stage_map
+from tilewright.kernels.tile_positions.stage_map import StageMap, fit_stage_map
+from tilewright.kernels.tile_positions.tile_layout import is_sure, rank_grids
+from tilewright.kernels.tile_positions.tile_order import tile_places
 from tilewright.runtime.text import few
 from tilewright.stages.tile_positions.stage_check import (
-    FAR,
     describe,
-    lone_tiles,
     middle_tiles,
     orientation,
+    overlaps_problem,
     reduction,
     searched_px,
 )
 
-#: Part of a side up to which overlaps confirm positions; others are written as they show them.
-_CONFIRMED = 0.02
-#: Standard errors by which positions are off before overlaps correct them: a stage that misses each
-#: place by 3 % of a side is off by two (60 made sets).
-_BEYOND_SCATTER = 5.0
-#: Share of overlaps that must confirm the positions of another cycle.
-_SAME = 0.7
-#: Share of overlaps that must confirm an order of tiles: in a stage's jitter of 3 % half agree.
-_ORDERED = 0.5
-#: Part of a side within which two tiles are of one position.
-_SAME_PLACE = 0.05
+#: Positions (n, 2) of tiles in px, NaN where unknown.
+Places = NDArray[np.float64]
+#: Region and cycle.
+Key = tuple[str, int]
+#: Part of a side, and standard errors, by which neighbours must be off their positions before a map
+#: replaces these: a stage that misses each place by 3 % of a side is off by two (60 made sets).
+_OFF, _BEYOND_SCATTER = 0.02, 5.0
+#: Part of a side within which the maps of cycles are the same.
+_ALIKE = 0.03
+#: Share of overlaps that must agree with the step of a grid (a stage's jitter of 3 % leaves half),
+#: with a map that replaces positions, and with tiles that lie as those of another cycle.
+_HALF, _MOST, _NEARLY_ALL = 0.5, 0.6, 0.9
+#: Overlap where none is stated, until it is measured.
+_GUESS = 0.1
+#: Grids that a question names.
+_NAMED = 3
+
+
+@dataclass(frozen=True)
+class GridOptions:
+    """What the command line or metadata say of the grid; None is unknown."""
+
+    rows: int | None = None
+    cols: int | None = None
+    layout: str | None = None
+    overlap: float | None = None
+    flip_y: bool = False
+    flip_x: bool = False
+    fill: bool = False
+    """Leave tiles out that lack planes."""
+
+    @property
+    def signs(self) -> tuple[float, float]:
+        """Directions (y, x) of the stage in the image."""
+        return (-1.0 if self.flip_y else 1.0), (-1.0 if self.flip_x else 1.0)
+
+    def otherwise(self, codex: Any, width_px: int) -> GridOptions:
+        """Return what is stated here, and what ``experiment.json`` states where nothing is.
+
+        An overlap from 1 on is in pixels.
+        """
+        overlap = codex.overlap
+        if overlap is not None and overlap >= 1:
+            overlap = overlap / width_px if width_px else None
+        if overlap is not None and not 0.01 <= overlap <= 0.9:
+            overlap = None
+        other = {"rows": codex.rows, "cols": codex.cols, "layout": codex.layout, "overlap": overlap}
+        silent = {key: value for key, value in other.items() if getattr(self, key) is None}
+        return replace(self, **silent)
+
+
+@dataclass
+class PlacedTiles:
+    """The tiles of one region and cycle, where they lie, and what was found of it."""
+
+    tiles: TileSet
+    yx_px: Places
+    source: str
+    """As in the tiles table: ``stage``, ``grid`` or ``pixels``."""
+    guessed: bool = False
+    """Whether the distance of tiles is a guess, until it is measured."""
+    findings: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    """A sentence each."""
+
+    @property
+    def known(self) -> bool:
+        """Whether all tiles have a position."""
+        return not np.isnan(self.yx_px).any()
+
+    @property
+    def factor(self) -> int:
+        """By how much images are reduced."""
+        return reduction(self.tiles.shape_px[1])
 
 
 def place_tiles(
-    tiles: TileSet, stated: GridOptions, pixel_um: float | None, earlier: PlacedTiles
-) -> PlacedTiles:
-    """Return where the tiles of a cycle lie, as their overlaps confirm it.
+    groups: Mapping[Key, TileSet],
+    options: GridOptions,
+    codex: Any,
+    pixel_um: float | None,
+    earlier: Mapping[Key, Mapping[str, tuple[float, float]]],
+) -> dict[Key, PlacedTiles]:
+    """Return where the tiles of all regions and cycles of one scan lie.
 
-    Options are those of the command line and the metadata. Positions of an earlier cycle are tried
-    first for tiles of the same numbers.
+    Parameters
+    ----------
+    groups : mapping
+        Tiles by region and cycle, those first whose overlaps show most.
+    options : GridOptions
+        Of the command line.
+    codex : CodexExperiment
+        What ``experiment.json`` states.
+    pixel_um : float or None
+        None is unknown; positions of the stage in µm are then not compared with overlaps.
+    earlier : mapping
+        Positions (y, x) in px by tile, of groups that the tiles table has.
     """
-    placed = PlacedTiles(turn=earlier.turn)
-    plane = tiles.first[0]
-    if plane.y is not None:
-        nominal, source = _stage_positions(tiles, stated, pixel_um), "stage"
-        if nominal is not None and not np.allclose(earlier.turn, np.eye(2)):
-            nominal, source = nominal @ earlier.turn.T, "pixels"
-    elif plane.tile is None:
-        grid = np.array([(p.row, p.col) for p in tiles.first], np.float64)
-        nominal, source = _of_grid(tiles, grid, stated), "grid"
-    else:
-        nominal, source = _of_numbers(tiles, stated, earlier.yx_px, placed)
-        if nominal is None and set(tiles.planes) == set(earlier.yx_px):
-            placed.unknown.clear()
-            placed.warnings.append("the order of tiles is taken from another cycle or sample")
-            nominal = np.array([earlier.yx_px[name] for name in tiles.planes])
-            stated = replace(stated, overlap=0.0 if stated.overlap is None else stated.overlap)
-    if not all(tiles.shape_px):
-        placed.warnings.append(f"{plane.path} cannot be read, so positions are not compared")
-        nominal = nominal if source == "stage" else None
-    if nominal is None:
-        nominal = np.full((len(tiles.planes), 2), np.nan)
-    elif len(nominal) > 1 and all(tiles.shape_px):
-        nominal, source = _confirmed(tiles, nominal, source, stated, placed)
-        if plane.y is None:
-            placed.turn = np.eye(2)
-    _write_rows(tiles, nominal, source, stated, placed)
+    placed: dict[Key, PlacedTiles] = {}
+    found: dict[Key, StageMap | None] = {}
+    problems: dict[Key, str] = {}
+    for key, tiles in groups.items():
+        stated = options.otherwise(codex, tiles.shape_px[1])
+        placed[key] = _nominal(tiles, stated, pixel_um, known=key in earlier)
+        if key not in earlier:
+            found[key], problems[key] = _fit(placed[key]), _problem(placed[key])
+        tiles.forget()
+    new = {key: one for key, one in placed.items() if key not in earlier}
+    _measure_steps({key: one for key, one in new.items() if one.guessed}, found)
+    facts = {key: one for key, one in new.items() if not one.guessed and one.known}
+    matrix = _of_table(placed, earlier) if earlier else _common_map(facts, found)
+    for one in facts.values():
+        if matrix is not None and len(one.yx_px) > 1:
+            one.yx_px, one.source = one.yx_px @ matrix.T, "pixels"
+    for key, one in placed.items():
+        if key in earlier:
+            nan = (np.nan, np.nan)
+            one.yx_px = np.array([earlier[key].get(name, nan) for name in one.tiles.names])
+    for key, one in new.items():
+        if not one.known and one.tiles.first[0].y is None:
+            _borrow(key, one, placed)
+        elif problem := _problem(one) if one.source == "pixels" else problems[key]:
+            one.unknown.append(f"y and x: {problem}")
+        one.tiles.forget()
     return placed
 
 
-def _stage_positions(
-    tiles: TileSet, stated: GridOptions, pixel_um: float | None
-) -> NDArray[np.float64] | None:
-    if tiles.first[0].unit == "px":
-        return _of_files(tiles, stated)
-    return _of_files(tiles, stated) / pixel_um if pixel_um else None
+def _nominal(
+    tiles: TileSet, stated: GridOptions, pixel_um: float | None, *, known: bool
+) -> PlacedTiles:
+    """Return positions by the files' metadata, rows and columns, or the order of numbers."""
+    plane, nan = tiles.first[0], np.full((len(tiles.names), 2), np.nan)
+    if plane.y is not None:
+        scale = 1.0 if plane.unit == "px" else pixel_um or np.nan
+        return PlacedTiles(tiles, of_files(tiles, stated) / scale, "stage")
+    placed = PlacedTiles(tiles, nan, "grid", guessed=stated.overlap is None)
+    if known:
+        return placed
+    if len(tiles.names) == 1:
+        placed.yx_px, placed.guessed = np.zeros((1, 2)), False
+        return placed
+    if not all(tiles.shape_px):
+        placed.unknown.append(f"y and x: {plane.path} cannot be read, so nothing shows them")
+        return placed
+    if isinstance(tiles.images, str):
+        placed.warnings.append(f"overlaps are not compared: {tiles.images}")
+    if plane.tile is None:
+        grid = np.array([(p.row, p.col) for p in tiles.first], np.float64)
+    else:
+        grid = _order(placed, stated)
+    step = (1.0 - (stated.overlap or _GUESS)) * np.array(tiles.shape_px) * stated.signs
+    placed.yx_px = (grid - grid.min(axis=0)) * step
+    return placed
 
 
-def _of_files(tiles: TileSet, stated: GridOptions) -> NDArray[np.float64]:
-    """Return the positions in the files, in their unit."""
+def of_files(tiles: TileSet, stated: GridOptions) -> Places:
+    """Return the positions (n, 2) in the files, in their unit."""
     return np.array([(p.y or 0.0, p.x or 0.0) for p in tiles.first]) * stated.signs
 
 
-def _of_grid(
-    tiles: TileSet, grid: NDArray[np.float64], stated: GridOptions, overlap: float = 0.1
-) -> NDArray[np.float64]:
-    """Return places on a grid in px, with the stated overlap or else a guess."""
-    step = 1.0 - (overlap if stated.overlap is None else stated.overlap)
-    places = (grid - grid.min(axis=0)) * step * tiles.shape_px * stated.signs
-    return np.asarray(places, np.float64)
-
-
-def _of_numbers(
-    tiles: TileSet,
-    stated: GridOptions,
-    earlier: Mapping[str, tuple[float, float]],
-    placed: PlacedTiles,
-) -> tuple[NDArray[np.float64] | None, str]:
-    """Return positions of numbered tiles and their source; None where nothing shows them."""
-    names = list(tiles.planes)
-    if len(names) == 1 or not all(tiles.shape_px):
-        return np.zeros((len(names), 2)), "grid"
-    images = _images(tiles, names, placed)
-    if images is not None and set(names) <= set(earlier):
-        nominal = np.array([earlier[name] for name in names])
-        found = fit_stage_map(cpu_backend(2), images, nominal / reduction(tiles.shape_px[1]))
-        if found is not None and found.matched >= _SAME * found.compared:
-            return nominal, "grid"
-    order = find_order(images, np.array([p.tile or 0 for p in tiles.first]), stated, placed)
-    if order is None:
-        return None, "grid"
-    nominal = _of_grid(tiles, order.places.astype(np.float64), stated, order.overlap)
-    return nominal, "pixels" if order.measured else "grid"
-
-
-def _images(
-    tiles: TileSet, names: Sequence[str], placed: PlacedTiles
-) -> NDArray[np.float32] | None:
-    """Return the reduced middle plane of some tiles; None, with a warning, if one is damaged."""
-    try:
-        return np.stack([tiles.image(name) for name in names])
-    except RawDataError as error:
-        placed.warnings.append(f"positions are not compared with overlaps: {error}")
-        return None
-
-
-def _confirmed(
-    tiles: TileSet,
-    nominal: NDArray[np.float64],
-    source: str,
-    stated: GridOptions,
-    placed: PlacedTiles,
-) -> tuple[NDArray[np.float64], str]:
-    """Return the positions as overlaps show them, and where they come from."""
-    names = list(tiles.planes)
-    index = middle_tiles(nominal)
-    images = _images(tiles, [names[k] for k in index], placed)
-    if images is None:
-        return nominal, source
-    factor = reduction(tiles.shape_px[1])
-    places = nominal[index] / factor
-    found = fit_stage_map(cpu_backend(2), images, places)
-    guessed = tiles.first[0].y is None and stated.overlap is None
-    ordered = source == "pixels" and tiles.first[0].y is None
-    # Overlaps along both axes of a grid must agree with an order of its tiles.
-    agreed = found and not found.silent_axes and found.matched >= _ORDERED * found.compared
-    if found is None or not found.sure or (ordered and not agreed):
-        return _unconfirmed(nominal, source, placed, guessed=guessed or ordered)
-    side = min(tiles.shape_px)
-    moves = {
-        int(index[tile]): off * factor
-        for tile, off in displaced_tiles(cpu_backend(2), images, places, found).items()
-        if np.abs(off).max() * factor > FAR * searched_px(tiles.shape_px)
-    }
-    placed.warnings += [
-        f"overlaps show tile {names[tile]} ({round(y)}, {round(x)}) px (y, x) from its place, "
-        "and there it is written"
-        for tile, (y, x) in moves.items()
-    ]
-    measured, off_px = _overlap_text(found, tiles, factor), found.largest_error_px * factor
-    scatter_px = _BEYOND_SCATTER * found.error_px * factor
-    confirmed = off_px <= max(_CONFIRMED * side, scatter_px)
-    if confirmed and not guessed and not moves:
-        placed.findings.append(
-            f"overlaps confirm the positions ({found.matched} of {found.compared}): {measured}"
-        )
-        return nominal, source
-    if orientation(found.matrix) or (not confirmed and not guessed):
-        stated_overlap = "" if stated.overlap is None else f", {stated.overlap:.3f} is stated"
+def _order(placed: PlacedTiles, stated: GridOptions) -> Places:
+    """Return (row, col) of numbered tiles, NaN where nothing shows them."""
+    numbers = np.array([p.tile or 0 for p in placed.tiles.first], np.int64)
+    stated_size = (stated.rows or 0, stated.cols or 0)
+    most = stated_size[0] * stated_size[1]
+    # A scan begins with 0 or 1; a part of one with another number.
+    whole = numbers[0] < len(numbers) or numbers[-1] <= most
+    at = numbers - (0 if numbers[0] == 0 else 1 if whole else int(numbers[0]))
+    fits = bool(most) and int(at[-1]) < most
+    if most and not fits:
         placed.warnings.append(
-            f"{describe(found, factor)} ({measured}{stated_overlap}); the measured ones are written"
+            f"{stated.rows} x {stated.cols} tiles are stated, but the files number {len(numbers)}"
         )
-        placed.turn = found.matrix @ placed.turn
-    placed.findings.append(f"{measured}, from the pixels ({found.matched} of {found.compared})")
-    corrected = np.asarray(nominal @ found.matrix.T)
-    for tile, move in moves.items():
-        corrected[tile] += move
-    return corrected, "pixels"
-
-
-def _unconfirmed(
-    nominal: NDArray[np.float64], source: str, placed: PlacedTiles, *, guessed: bool
-) -> tuple[NDArray[np.float64], str]:
-    """Return positions that overlaps do not show: those stated, NaN of a guess."""
-    if guessed:
-        placed.unknown.append(
-            "y and x in the tiles table: overlaps show too little structure to measure them; give "
-            "--rows, --cols, --layout and --overlap to tilewright init"
-        )
-        return np.full_like(nominal, np.nan), source
-    where = "the grid" if source == "grid" else "the files' positions"
-    placed.warnings.append(
-        f"{where} could not be compared with the pixels: overlaps show too little structure"
+    images, gaps = placed.tiles.images, len(at) <= at[-1]
+    ranked = []
+    if not isinstance(images, str) and (fits or not gaps):
+        sizes = dict.fromkeys([*[stated_size] * fits, *([] if gaps else sizes_of(len(at)))])
+        ranked = rank_grids(cpu_backend(2), images, sizes, at)
+        if is_sure(ranked):
+            best = ranked[0]
+            placed.findings.append(f"the overlaps speak for {best} and no other order")
+            told = (stated.rows, stated.cols, stated.layout)
+            if told != best[:3]:
+                placed.source = "pixels"
+            if fits and told != best[:3] and (best[:2] != stated_size or stated.layout):
+                layout = f" {stated.layout}" if stated.layout else ""
+                placed.warnings.append(
+                    f"{stated.rows} x {stated.cols}{layout} is stated, but {best} fits the "
+                    "overlaps, which is written"
+                )
+            return best.places.astype(np.float64)
+    if fits and stated.layout:
+        return np.array(tile_places(stated.layout, *stated_size), np.float64)[at]
+    missing = sorted(set(range(int(at[-1]))) - set(at.tolist()))
+    speak = few((grid for grid in ranked if grid.votes), _NAMED)
+    why = f"overlaps speak for {speak}" if speak else "overlaps show too little"
+    if missing:
+        why = f"tiles {few(np.array(missing) + numbers[0] - at[0])} are missing and {why}"
+    placed.unknown.append(
+        f"y and x: in which order {len(numbers)} tiles lie is not sure, as {why}; give --rows, "
+        "--cols, --layout and --overlap to tilewright init"
     )
-    return nominal, source
+    return np.full((len(numbers), 2), np.nan)
 
 
-def _overlap_text(found: StageMap, tiles: TileSet, factor: int) -> str:
+def sizes_of(count: int) -> Iterator[tuple[int, int]]:
+    """Yield (rows, cols) that hold so many tiles, full grids first: a scan may be stopped."""
+    sizes = {(-(-count // length), length) for length in range(1, count + 1)}
+    sizes |= {(cols, rows) for rows, cols in sizes}
+    yield from sorted(sizes, key=lambda size: (size[0] * size[1] - count, abs(size[0] - size[1])))
+
+
+def _fit(placed: PlacedTiles) -> StageMap | None:
+    """Return the map from positions to what overlaps show, None where they show none."""
+    images = placed.tiles.images if placed.known and len(placed.yx_px) > 1 else ""
+    if isinstance(images, str):
+        return None
+    index = middle_tiles(placed.yx_px)
+    found = fit_stage_map(cpu_backend(2), images[index], placed.yx_px[index] / placed.factor)
+    return found if found and found.sure else None
+
+
+def _measure_steps(
+    guessed: Mapping[Key, PlacedTiles], found: Mapping[Key, StageMap | None]
+) -> None:
+    """Write positions of grids whose overlap nobody states as overlaps show them."""
+    measured = {
+        key: one
+        for key in guessed
+        if (one := found[key]) and not one.silent_axes and one.matched >= _HALF * one.compared
+    }
+    alike = _alike([*measured.values()], guessed)
+    for key, placed in guessed.items():
+        if not placed.known:
+            continue
+        best = measured.get(key)
+        if best:
+            placed.findings.append(_overlap_text(best, placed))
+            if turned := orientation(best.matrix):
+                placed.warnings.append(f"rows and columns lie so that {turned}, as overlaps show")
+        matrix = best.matrix if best else alike
+        if matrix is None:
+            placed.unknown.append(
+                "y and x: the overlap of tiles is not stated, and overlaps show too little to "
+                "measure it; give --overlap to tilewright init"
+            )
+            placed.yx_px = np.full_like(placed.yx_px, np.nan)
+        else:
+            placed.yx_px, placed.source = placed.yx_px @ matrix.T, "pixels"
+
+
+def _alike(
+    found: Sequence[StageMap], placed: Mapping[Key, PlacedTiles]
+) -> NDArray[np.float64] | None:
+    """Return the middle of maps, None where they are not the same within a part of a side."""
+    if not found:
+        return None
+    matrices = np.array([one.matrix for one in found])
+    middle = np.median(matrices, axis=0)
+    steps = np.array([np.abs((one.matrix - middle) @ one.step_px.T).max() for one in found])
+    first = next(iter(placed.values()))
+    side = min(first.tiles.shape_px) / first.factor
+    return middle if steps.max() <= _ALIKE * side else None
+
+
+def _common_map(
+    facts: Mapping[Key, PlacedTiles], found: Mapping[Key, StageMap | None]
+) -> NDArray[np.float64] | None:
+    """Return the map that replaces positions: the same in all cycles, far beyond its scatter."""
+    far, maps = [], []
+    for key, placed in facts.items():
+        best = found[key]
+        if best is None:
+            if len(placed.yx_px) > 1:
+                placed.warnings.append(
+                    "positions are not confirmed, as overlaps show too little structure"
+                )
+            continue
+        side = min(placed.tiles.shape_px)
+        off_px = best.largest_error_px * placed.factor
+        scatter_px = _BEYOND_SCATTER * best.error_px * placed.factor
+        maps.append(best)
+        far.append(off_px > max(_OFF * side, scatter_px))
+        if not far[-1]:
+            placed.findings.append(
+                f"overlaps confirm the positions ({best.matched} of {best.compared}), "
+                f"{_overlap_text(best, placed)}"
+            )
+    if not any(far):
+        return None
+    agreed = sum(one.matched for one in maps) >= _MOST * sum(one.compared for one in maps)
+    matrix = _alike(maps, facts) if all(far) and agreed else None
+    then = "the measured ones are written" if matrix is not None else (
+        "not so in all cycles, so positions stay as they are"
+    )  # fmt: skip
+    for key, placed in facts.items():
+        if best := found[key]:
+            text = f"{describe(best, placed.factor)} ({_overlap_text(best, placed)}); {then}"
+            placed.warnings.append(text)
+    return matrix
+
+
+def _of_table(
+    placed: Mapping[Key, PlacedTiles], earlier: Mapping[Key, Mapping[str, tuple[float, float]]]
+) -> NDArray[np.float64] | None:
+    """Return the map from positions in the files to those in the tiles table."""
+    for key, at in earlier.items():
+        one = placed.get(key)
+        if one is None or one.source != "stage" or not one.known:
+            continue
+        there = [k for k, name in enumerate(one.tiles.names) if name in at]
+        moved = np.array([at[one.tiles.names[k]] for k in there])
+        places = one.yx_px[there]
+        if len(there) < 3:
+            continue
+        centred = places - places.mean(axis=0)
+        matrix, _, rank, _ = np.linalg.lstsq(centred, moved - moved.mean(axis=0), rcond=None)
+        if rank == 2:
+            return None if np.allclose(matrix, np.eye(2), atol=1e-4) else np.asarray(matrix.T)
+    return None
+
+
+def _borrow(key: Key, placed: PlacedTiles, others: Mapping[Key, PlacedTiles]) -> None:
+    """Place numbered tiles as those of another cycle or region, unless overlaps contradict."""
+    for other_key, other in others.items():
+        at = dict(zip(other.tiles.names, other.yx_px, strict=True))
+        if other_key == key or not other.known or not set(placed.tiles.names) <= set(at):
+            continue
+        before, placed.yx_px = placed.yx_px, np.array([at[name] for name in placed.tiles.names])
+        found = _fit(placed)
+        same = len(at) == len(placed.tiles.names) and not _problem(placed)
+        confirmed = (
+            found and not found.contradicting and found.matched >= _NEARLY_ALL * found.compared
+        )
+        if same or confirmed:
+            where = f"cycle {other_key[1]}" if other_key[1] != key[1] else "another region"
+            text = f"tiles lie as those of {where}"
+            if found and confirmed:
+                placed.findings.append(f"{text} ({found.matched} of {found.compared} overlaps)")
+            else:
+                placed.warnings.append(f"{text}, as far as overlaps show")
+            placed.source = "pixels"
+            placed.unknown.clear()
+            return
+        placed.yx_px = before
+
+
+def _problem(placed: PlacedTiles) -> str:
+    """Return how overlaps contradict the positions."""
+    tiles = placed.tiles
+    if isinstance(tiles.images, str) or len(placed.yx_px) < 2 or not placed.known:
+        return ""
+    index = middle_tiles(placed.yx_px)
+    names = [tiles.names[k] for k in index]
+    searched = searched_px(tiles.shape_px)
+    return overlaps_problem(
+        tiles.images[index], placed.yx_px[index], names, tiles.shape_px, cpu_backend(2), searched
+    )
+
+
+def _overlap_text(found: StageMap, placed: PlacedTiles) -> str:
     """Return the overlaps of neighbours along each axis of the image."""
     shares = {}
-    for moved in np.abs(found.moved_px) * factor:
-        axis = int(np.argmax(moved / tiles.shape_px))
-        shares["yx"[axis]] = 1.0 - float(moved[axis]) / tiles.shape_px[axis]
+    for moved in np.abs(found.moved_px) * placed.factor:
+        axis = int(np.argmax(moved / placed.tiles.shape_px))
+        shares["yx"[axis]] = 1.0 - float(moved[axis]) / placed.tiles.shape_px[axis]
     texts = [f"{shares[axis]:.3f} along {axis}" for axis in "yx" if axis in shares]
-    return f"overlap {' and '.join(texts)}"
-
-
-def _write_rows(
-    tiles: TileSet,
-    nominal: NDArray[np.float64],
-    source: str,
-    stated: GridOptions,
-    placed: PlacedTiles,
-) -> None:
-    """Add the rows of the tiles table; what is there twice or lacks planes is told."""
-    in_um = source == "stage" and tiles.first[0].unit == "um"
-    # Positions of the stage stay as the files give them, whatever the size of a pixel.
-    written = _of_files(tiles, stated) if in_um else nominal
-    repeated = _repeated(nominal, min(tiles.shape_px))
-    lone = lone_tiles(nominal, tiles.shape_px) if all(tiles.shape_px) else []
-    placed.shape_px = tiles.shape_px
-    incomplete = tiles.incomplete()
-    for k, name in enumerate(tiles.planes):
-        left_out = k in repeated or k in lone or (name in incomplete and stated.fill)
-        y, x = (_number(value, 3 if in_um else 2) for value in written[k])
-        placed.yx_px[name] = (float(nominal[k, 0]), float(nominal[k, 1]))
-        placed.rows.append(
-            {"tile": name, "y": y, "x": x, "unit": "um" if in_um else "px", "source": source,
-             "file": min(plane.path for plane in tiles.planes[name]), "use": int(not left_out)}
-        )  # fmt: skip
-    names = list(tiles.planes)
-    if repeated:
-        pairs = ", ".join(f"{names[k]} (as {names[first]})" for k, first in repeated.items())
-        placed.warnings.append(f"tiles imaged twice have use 0 in the tiles table: {pairs}")
-    if lone:
-        alone = ", ".join(names[k] for k in lone)
-        placed.warnings.append(
-            f"tiles that overlap with no other have use 0 in the tiles table: {alone}; make them "
-            "samples of their own"
-        )
-    if incomplete:
-        then = "have use 0 in the tiles table" if stated.fill else (
-            "copy their planes, or set use to 0 in the tiles table (--missing fill does)"
-        )  # fmt: skip
-        placed.warnings.append(f"tiles lack planes: {few(incomplete)}; {then}")
-
-
-def _number(value: float, digits: int) -> str:
-    text = f"{round(float(value), digits) + 0.0:.{digits}f}"
-    return "" if np.isnan(value) else text.rstrip("0").rstrip(".")
-
-
-def _repeated(nominal: NDArray[np.float64], side: int) -> dict[int, int]:
-    """Return the tiles at the position of an earlier one, with that one's number."""
-    found: dict[int, int] = {}
-    for k in range(1, len(nominal)):
-        near = np.abs(nominal[:k] - nominal[k]).max(axis=1) < _SAME_PLACE * side
-        if near.any():
-            found[k] = int(np.argmax(near))
-    return found
-
-
-def with_metadata(options: GridOptions, codex: Any, width_px: int) -> GridOptions:
-    """Return the options of the command line with those of ``experiment.json`` where it has none.
-
-    An overlap from 1 on is in pixels.
-    """
-    overlap = codex.overlap
-    if overlap is not None and overlap >= 1:
-        overlap = overlap / width_px if width_px else None
-    if overlap is not None and not 0.01 <= overlap <= 0.9:
-        overlap = None
-    return options.otherwise(GridOptions(codex.rows, codex.cols, codex.layout, overlap))
+    return f"overlap {' and '.join(texts)} by {found.matched} of {found.compared} overlaps"

@@ -3,7 +3,7 @@
 import os
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -13,7 +13,7 @@ import yaml
 
 from tilewright.errors import RawDataError
 from tilewright.init.file_names import Names, read_names
-from tilewright.io.formats import codex, containers, scan
+from tilewright.io.formats import containers, scan
 from tilewright.io.formats.common import (
     RawPlane,
     ScanOptions,
@@ -24,12 +24,12 @@ from tilewright.io.formats.common import (
 from tilewright.io.formats.cv8000 import find_measurements
 from tilewright.io.formats.fiji import find_configurations
 from tilewright.io.formats.macsima import parse_name
+from tilewright.io.formats.names import CODEX
 from tilewright.io.formats.ndtiff import find_datasets
 from tilewright.io.formats.ome_tiff import COMPANION
 from tilewright.io.formats.phenix import find_indices
 from tilewright.io.formats.stitched import OTHER_SUFFIXES, is_stitched
 from tilewright.io.inputs.raw_headers import read_headers
-from tilewright.io.inputs.raw_pixels import declared_channels
 from tilewright.io.tiff.metadata import of_tiff
 from tilewright.runtime.text import count, few
 
@@ -52,67 +52,55 @@ def recognise(raw_dir: Path, pattern: str | None = None) -> RawFolder:
     Raises
     ------
     RawDataError
-        The format is unknown; the message lists known formats and what the folder holds.
+        The format is unknown, or files are alike and only some of them are read; the message says
+        what the folder holds, and what to do.
     """
     if not raw_dir.is_dir():
         raise RawDataError(f"{raw_dir} is not a folder; name the folder of the raw tiles")
     folder = _below(str(raw_dir.resolve()))
     images = list(walk_images(folder))
-    certain = "pattern" if pattern is not None else _certain_format(folder, images)
-    if not certain and (what := _unsupported_format(Path(folder), images)):
-        raise RawDataError(f"{raw_dir}: {what}")
-    names = names_of([os.path.relpath(path, folder) for path in images])
-    given = [(certain, ScanOptions(pattern=pattern))] if certain else None
-    for convention, options in given or _candidates(folder, images, names):
-        if planes := scan(convention, folder, options):
-            if not certain and convention != "stitched":
-                _refuse_stitched(planes)
-            others = _other_images(folder, images, planes)
-            seen = names.seen if options.pattern == names.pattern else ()
-            return RawFolder(convention, options, planes, others, Path(folder), seen)
-    if pattern is not None:
-        raise RawDataError(f"{raw_dir} holds no file of the pattern {pattern!r}; correct it")
-    examples = [os.path.relpath(path, folder) for path in images[:: max(1, len(images) // 5)][:5]]
-    present = sorted(path.name for path in raw_dir.iterdir())[:5]
-    content = (
-        f"its {len(images)} TIFFs are named like {', '.join(examples)}"
-        if images
-        else f"it holds no such image, only {', '.join(present)}"
-        if present
-        else "it is empty"
-    )
-    if names.question:
-        content += f". Their {names.question}"
-    raise RawDataError(
-        f"{raw_dir}: unknown format. Looked for: {tables()['looked_for']}. But {content}. "
-        "If it holds several experiments, name the folder of one. Else name its folders cycle1, "
-        "cycle2 and so on, or say how files are named, such as --pattern "
-        "'Img-R{cycle}-{tile}-C{channel}.tif'"
-    )
+    names = Names(pattern)
+    convention = "pattern" if pattern else _by_index(folder, images)
+    if not convention:
+        if what := _unsupported_format(Path(folder), images):
+            raise RawDataError(f"{raw_dir}: {what}")
+        convention = _by_images(folder, images)
+    if not convention:
+        names = names_of([os.path.relpath(path, folder) for path in images])
+        convention = "pattern" if names.pattern else None
+    if not convention:
+        raise RawDataError(_unknown_format(raw_dir, folder, images, names))
+    options = ScanOptions(pattern=names.pattern)
+    planes = scan(convention, folder, options)
+    if not planes:
+        what = f"of the pattern {pattern!r}; correct it" if pattern else f"of {convention}"
+        raise RawDataError(f"{raw_dir} holds no file {what}")
+    others = _other_images(folder, images, planes)
+    if convention in ("pattern", "codex", "imagexpress"):
+        _refuse_same_tiles(planes)
+        _refuse_alike(planes, others, convention)
+        _refuse_stitched(planes)
+    return RawFolder(convention, options, planes, others, Path(folder), names.seen)
 
 
-def _other_images(folder: str, images: list[str], planes: list[RawPlane]) -> list[str]:
-    """Return the images of any known format that are not among the planes."""
-    used = {plane.path for plane in planes}
-    foreign_suffixes = tables()["suffixes"]
-    known = {*containers.SUFFIXES, *OTHER_SUFFIXES, *foreign_suffixes} - {".png", ".jpg"}
-    others = [str(path) for path in _walk(Path(folder), 3) if path.suffix.lower() in known]
-    return [path for path in dict.fromkeys([*images, *others]) if path not in used]
+def _below(folder: str) -> str:
+    """Return the folder itself, or its ``raw`` where only that holds images (MCMICRO's root)."""
+    folders, images = list_folder(folder)
+    if not images and "raw" in folders and list_folder(f"{folder}/raw")[1]:
+        return f"{folder}/raw"
+    return folder
 
 
-def _certain_format(folder: str, images: list[str]) -> str | None:
-    """Return the format where an index, a container or names identify it."""
-    inside = [name for name in list_folder(folder)[0] if codex.find_root(f"{folder}/{name}")]
-    if inside and not codex.find_root(folder):
-        raise RawDataError(
-            f"{folder} holds {count(len(inside), 'CODEX experiment')} ({few(inside, 5)}); name one "
-            "of them, and add the others to samples.tsv, a line each"
-        )
-    if any(parse_name(path) for path in images):
-        return "macsima"
-    finders = {"ndtiff": find_datasets, "phenix": find_indices, "cv8000": find_measurements}
-    if indexed := next((name for name, find in finders.items() if find(folder)), None):
-        return indexed
+def _by_index(folder: str, images: Sequence[str]) -> str | None:
+    """Return the format where an index, a container or a microscope's names identify it."""
+    finders = {
+        "ndtiff": find_datasets,
+        "phenix": find_indices,
+        "cv8000": find_measurements,
+        "fiji": find_configurations,
+    }
+    if found := next((name for name, find in finders.items() if find(folder)), None):
+        return found
     for _, place in cycle_folders(folder):
         if list_folder(place, COMPANION)[1]:
             return "ome_tiff"
@@ -124,63 +112,28 @@ def _certain_format(folder: str, images: list[str]) -> str | None:
             )
         if suffixes:
             return suffixes[0].lstrip(".")
-        if list_folder(place, OTHER_SUFFIXES)[1] and is_stitched(folder):
-            return "stitched"
+    if any(map(parse_name, images)):
+        return "macsima"
+    if any(CODEX.fullmatch(path, len(folder) + 1) for path in images):
+        return "codex"
+    inside = {path.split("/", 1)[0] for path in (image[len(folder) + 1 :] for image in images)
+              if CODEX.fullmatch(path, path.find("/") + 1)}  # fmt: skip
+    if inside:
+        raise RawDataError(
+            f"{folder} holds {count(len(inside), 'CODEX experiment')} ({few(sorted(inside), 5)}); "
+            "name one of them, and add the others to samples.tsv, a line each"
+        )
     return None
 
 
-def _below(folder: str) -> str:
-    """Return the folder itself, or its ``raw`` where only that holds images (MCMICRO's root)."""
-    folders, images = list_folder(folder)
-    if not images and "raw" in folders and list_folder(f"{folder}/raw")[1]:
-        return f"{folder}/raw"
-    return folder
-
-
-def _refuse_stitched(planes: list[RawPlane]) -> None:
-    """Refuse stitched images of different sizes, and pages that are channels, not z-planes."""
-    first = {plane.cycle: plane for plane in reversed(planes)}
-    tiles = {(plane.cycle, *plane[5:]) for plane in planes}
-    headers = read_headers({plane.path: 1 for plane in first.values()})
-    sizes = {(h.height_px, h.width_px) for h in headers.values() if not h.problem}
-    if len(tiles) == len(first) > 1 and len(sizes) > 1:
-        raise RawDataError(
-            f"{Path(planes[0].path).parent} holds one image for each of {len(first)} cycles, of "
-            "different sizes: they are stitched already; save the channels of each cycle in one "
-            "file (convention stitched), or name the folder of the raw tiles"
-        )
-    plane = planes[0]
-    if plane.page is None and plane.z is None and headers[first[plane.cycle].path].pages > 1:
-        channels = declared_channels(first[plane.cycle].path)
-        if channels > 1:
-            raise RawDataError(
-                f"{first[plane.cycle].path}: its pages are {channels} channels, but it holds no "
-                "positions of tiles; save one file per channel with "
-                "the tile's number in its name, or OME-TIFF with PositionX and PositionY"
-            )
-
-
-def _candidates(folder: str, images: list[str], names: Names) -> list[tuple[str, ScanOptions]]:
-    """Return the possible formats, the most specific ones first."""
-    if not images:
-        return []
-    candidates = [("fiji", ScanOptions())] if find_configurations(folder) else []
-    candidates.append(("codex", ScanOptions()))
+def _by_images(folder: str, images: Sequence[str]) -> str | None:
+    """Return the format where the images themselves or MetaXpress's names show it."""
     if is_stitched(folder):
-        return [*candidates, ("stitched", ScanOptions())]
+        return "stitched"
     if any(re.search(r"(?i)_s\d+(_w\d+)?[0-9A-F-]*\.tiff?$", path) for path in images):
-        candidates.append(("imagexpress", ScanOptions()))
-    if _is_ome_tile(images[0]):
-        candidates.append(("ome_tiff", ScanOptions()))
-    if names.pattern is not None:
-        candidates.append(("pattern", ScanOptions(pattern=names.pattern)))
-    return candidates
-
-
-def _is_ome_tile(path: str) -> bool:
-    """Return whether the OME-XML of a file is needed to read it: positions or channels."""
-    xml = of_tiff(path, lambda tiff: tiff.ome_metadata, None) or ""
-    return "PositionX" in xml or bool(re.search(r'SizeC="([2-9]|\d\d)', xml))
+        return "imagexpress"
+    xml = of_tiff(images[0], lambda tiff: tiff.ome_metadata, None) if images else None
+    return "ome_tiff" if "PositionX" in (xml or "") else None
 
 
 def names_of(paths: Sequence[str]) -> Names:
@@ -205,18 +158,85 @@ def _form(path: str) -> str:
     return re.sub(r"\d+", "#", path)
 
 
+def _other_images(folder: str, images: Sequence[str], planes: Sequence[RawPlane]) -> list[str]:
+    """Return the images of any known format that are not among the planes."""
+    used = {plane.path for plane in planes}
+    known = {*containers.SUFFIXES, *OTHER_SUFFIXES, *tables()["suffixes"]} - {".png", ".jpg"}
+    others = [str(path) for path in _walk(Path(folder), 3) if path.suffix.lower() in known]
+    return [path for path in dict.fromkeys([*images, *others]) if path not in used]
+
+
+def _refuse_same_tiles(planes: Sequence[RawPlane]) -> None:
+    """Refuse two files that are one plane by their names."""
+    first: dict[RawPlane, str] = {}
+    for plane in planes:
+        other = first.setdefault(plane._replace(path=""), plane.path)
+        if other != plane.path:
+            raise RawDataError(
+                f"{other} and {plane.path} are the same tile of one cycle by their names; put the "
+                "files of each cycle into a folder of its own (cycle1, cycle2 …), and of two "
+                "experiments name one folder"
+            )
+
+
+def _refuse_alike(planes: Sequence[RawPlane], others: Sequence[str], convention: str) -> None:
+    """Refuse to leave files out that are named as those that are read."""
+    forms = {_form(Path(plane.path).name) for plane in planes}
+    alike = [path for path in others if _form(Path(path).name) in forms]
+    if alike and convention != "imagexpress":  # whose projections are named as planes
+        raise RawDataError(
+            f"{count(len(alike), 'file')} such as {alike[0]} would not be read, though named like "
+            f"{planes[0].path}, which is; move them away, name the folder of one experiment, or "
+            "say by --pattern how all are named"
+        )
+
+
+def _refuse_stitched(planes: Sequence[RawPlane]) -> None:
+    """Refuse stitched images of different sizes in files of one channel each."""
+    first = {plane.cycle: plane for plane in reversed(planes)}
+    tiles = {(plane.cycle, *plane[5:]) for plane in planes}
+    if not len(tiles) == len(first) > 1:
+        return
+    headers = read_headers({plane.path: 1 for plane in first.values()}).values()
+    if len({(h.height_px, h.width_px) for h in headers if not h.problem}) > 1:
+        raise RawDataError(
+            f"{Path(planes[0].path).parent} holds one image for each of {len(first)} cycles, of "
+            "different sizes: they are stitched already; save the channels of each cycle in one "
+            "file (convention stitched), or name the folder of the raw tiles"
+        )
+
+
+def _unknown_format(raw_dir: Path, folder: str, images: Sequence[str], names: Names) -> str:
+    """Return what the folder holds, and what is open."""
+    examples = [os.path.relpath(path, folder) for path in images[:: max(1, len(images) // 5)][:5]]
+    present = sorted(path.name for path in raw_dir.iterdir())[:5]
+    content = (
+        f"its {count(len(images), 'TIFF')} are named like {', '.join(examples)}"
+        if images
+        else f"it holds no such image, only {', '.join(present)}"
+        if present
+        else "it is empty"
+    )
+    if names.question:
+        return f"{raw_dir}: {content}. Their {names.question}"
+    return (
+        f"{raw_dir}: unknown format. Looked for: {tables()['looked_for']}. But {content}. If it "
+        "holds several experiments, name the folder of one. Else name its folders cycle1, cycle2 "
+        "and so on, or say how files are named, such as --pattern "
+        "'Img-R{cycle}-{tile}-C{channel}.tif'"
+    )
+
+
 def _unsupported_format(folder: Path, images: Sequence[str]) -> str | None:
     """Return which known format is not supported and what to do; None if it is unknown."""
     inside = [path.relative_to(folder).as_posix() for path in _walk(folder, 3)]
-    paths = [*inside, *(Path(path).relative_to(folder.resolve()).as_posix() for path in images)]
+    paths = [*inside, *(path[len(str(folder)) + 1 :] for path in images)]
     known = tables()
     for form in known["folders"]:
         example = next((path for path in paths if re.search(form["path"], path)), None)
         if example:
             return f"it is {form['what']} (see {example}), which is not read; {form['fix']}"
-    if images:
-        return None
-    for path in inside:
+    for path in () if images else inside:
         suffix = Path(path).suffix.lower()
         if suffix in known["suffixes"]:
             return (
@@ -235,13 +255,11 @@ def tables() -> dict[str, Any]:
     return content
 
 
-def _walk(folder: Path, depth: int) -> list[Path]:
-    """Return files and folders at most ``depth`` levels below, without hidden ones."""
-    paths = []
+def _walk(folder: Path, depth: int) -> Iterator[Path]:
+    """Yield files and folders at most ``depth`` levels below, without hidden ones."""
     for path in sorted(folder.iterdir()):
         if path.name.startswith("."):
             continue
-        paths.append(path)
+        yield path
         if depth > 1 and path.is_dir() and path.suffix != ".zarr":
-            paths += _walk(path, depth - 1)
-    return paths
+            yield from _walk(path, depth - 1)

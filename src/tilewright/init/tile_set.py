@@ -1,18 +1,18 @@
 """The planes of one cycle and region by tile, and a small image of each."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from tilewright.errors import RawDataError
 from tilewright.io.formats.common import RawPlane, raw_file_errors
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tiles import read_plane
+from tilewright.io.tiff.headers import RawHeader
 from tilewright.stages.tile_positions.stage_check import reduce_tile
-
-#: Files that are tried until one shows the size of a tile.
-_MOST_FILES = 10
 
 
 @dataclass(frozen=True)
@@ -25,35 +25,41 @@ class TileSet:
     """The one with the most structure, usually nuclei."""
     shape_px: tuple[int, int]
     """(y, x) of a tile; 0 where no file can be read."""
-    _images: dict[str, NDArray[np.float32]] = field(default_factory=dict)
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of the tiles."""
+        return list(self.planes)
 
     @property
     def first(self) -> list[RawPlane]:
         """A plane of each tile."""
         return [planes[0] for planes in self.planes.values()]
 
-    def image(self, tile: str) -> NDArray[np.float32]:
-        """Return the middle plane of a tile, reduced.
+    @cached_property
+    def images(self) -> NDArray[np.float32] | str:
+        """The middle plane (n, y, x) of each tile, reduced; why not, if one cannot be read."""
+        try:
+            return np.stack([self._image(planes) for planes in self.planes.values()])
+        except RawDataError as error:
+            return str(error)
 
-        Raises
-        ------
-        RawDataError
-            It cannot be read, or is of another size.
-        """
-        if tile in self._images:
-            return self._images[tile]
-        stack = [plane for plane in self.planes[tile] if plane.channel == self.channel]
-        middle = sorted(stack or self.planes[tile], key=lambda plane: plane.z or 0)[len(stack) // 2]
+    def _image(self, planes: list[RawPlane]) -> NDArray[np.float32]:
+        stack = [plane for plane in planes if plane.channel == self.channel] or planes
+        middle = sorted(stack, key=lambda plane: plane.z or 0)[len(stack) // 2]
+        header = _header(middle)
         with raw_file_errors(middle.path):
-            header = read_headers({middle.path: 1})[middle.path]
             if header.problem:
                 raise ValueError(f"it {header.problem}")
             page = header.pages // 2 if middle.page is None else middle.page
             image = read_plane(middle.path, page)
             if image.shape != self.shape_px:
                 raise ValueError(f"{image.shape} px, where others have {self.shape_px}")
-        self._images[tile] = reduce_tile(image)
-        return self._images[tile]
+            return reduce_tile(image)
+
+    def forget(self) -> None:
+        """Drop the images: those of many cycles would fill the memory."""
+        self.__dict__.pop("images", None)
 
     def incomplete(self) -> list[str]:
         """Return the tiles that lack planes of the fullest one, in any channel."""
@@ -74,7 +80,10 @@ def tile_set(planes: Sequence[RawPlane], channel: str) -> TileSet:
 
     for plane in sorted(planes, key=order):
         by_tile.setdefault(plane.tile_name, []).append(plane)
-    paths = list(dict.fromkeys(plane.path for plane in planes))[:_MOST_FILES]
-    headers = read_headers(dict.fromkeys(paths, 1)).values()
-    shapes = [(h.height_px, h.width_px) for h in headers if not h.problem]
-    return TileSet(by_tile, channel, shapes[0] if shapes else (0, 0))
+    headers = map(_header, (of_tile[0] for of_tile in by_tile.values()))
+    shapes = ((h.height_px, h.width_px) for h in headers if not h.problem)
+    return TileSet(by_tile, channel, next(shapes, (0, 0)))
+
+
+def _header(plane: RawPlane) -> RawHeader:
+    return read_headers({plane.path: 1})[plane.path]

@@ -5,7 +5,6 @@ import re
 from collections.abc import Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 import yaml
 
@@ -96,51 +95,56 @@ def config_text(
     metadata: Metadata,
     planes: int,
     warnings: Sequence[str],
-    kept: Mapping[str, Any],
 ) -> tuple[str, list[str]]:
-    """Return the text of ``config.yaml`` and the keys to fill in.
+    """Return the text of ``config.yaml`` and the lines to fill in.
 
     ``files`` are the tables and the folder of results, by key; ``planes`` the z-planes of a tile;
-    ``warnings`` become comments; keys of an earlier configuration, ``kept``, replace what is found.
+    ``warnings`` become comments.
     """
     notes = "".join(f"# Warning: {printable(warning)}\n" for warning in warnings)
-    lines = "\n".join(
-        f"{key}: {_yaml(kept[key] if key == 'results' and key in kept else str(path))}"
-        for key, path in files.items()
-    )
+    lines = "\n".join(f"{key}: {_yaml(str(path))}" for key, path in files.items())
     text = _HEADER.format(raw_dir=printable(raw_dir), files=lines, notes=notes)
-    rest = {key: value for key, value in kept.items() if key not in files}
     unknown: list[str] = []
     for section, keys in _sections(recognised, metadata, planes).items():
-        before = dict(rest.pop(section, None) or {})
         text += f"\n{section}:\n"
-        for key, (found, meaning) in keys.items():
-            value = before.pop(key, found)
+        for key, (value, meaning) in keys.items():
             if value is None:
-                unknown.append(f"{section}.{key}: {meaning}")
+                line = text.count("\n") + 1
+                unknown.append(f"config.yaml, line {line}: {section}.{key}: {meaning}")
                 meaning = f"fill in: {meaning}"
             note = f"  # {printable(meaning)}" if meaning else ""
             text += f"  {key}: {_yaml(value)}{note}\n"
-        text += "".join(f"  {key}: {_yaml(value)}\n" for key, value in before.items())
-    text += "".join(
-        "\n" + yaml.safe_dump({key: value}, sort_keys=False) for key, value in rest.items()
-    )
-    return text, unknown + _marker_gaps(metadata, planes)
+    return text, unknown
 
 
-def _marker_gaps(metadata: Metadata, planes: int) -> list[str]:
-    """Return what to fill in of the markers table."""
+def marker_gaps(metadata: Metadata, planes: int, first_row: int = 2) -> list[str]:
+    """Return what to fill in of the markers table; its first row is row 2 of the file."""
     unknown = []
+    rows = list(enumerate(metadata.markers, first_row))
     for column in dict.fromkeys(["marker", *metadata.columns, *["emission_nm"] * (planes > 1)]):
-        empty = [m for m in metadata.markers if getattr(m, column) in (None, "")]
-        names = [m.marker or f"cycle {m.cycle} channel {m.channel}" for m in empty]
+        empty = [(n, m) for n, m in rows if getattr(m, column) in (None, "")]
+        names = [m.marker or f"cycle {m.cycle} channel {m.channel}" for _, m in empty]
         if names:
-            unknown.append(f"{column} in the markers table: {few(names)}")
+            where = rows_text([n for n, _ in empty])
+            unknown.append(f"markers.csv, {where}: {column} of {few(names)}")
     known = {marker.cycle for marker in metadata.markers if marker.reference}
-    if cycles := sorted({marker.cycle for marker in metadata.markers} - known):
-        where = cycles_text(cycles)
-        unknown.append(f"reference in the markers table: TRUE for the channel of nuclei of {where}")
+    if open_rows := [n for n, marker in rows if marker.cycle not in known]:
+        cycles = cycles_text(sorted({marker.cycle for marker in metadata.markers} - known))
+        unknown.append(
+            f"markers.csv, {rows_text(open_rows)}: reference: TRUE for the channel of nuclei of "
+            f"{cycles}"
+        )
     return unknown
+
+
+def rows_text(rows: Sequence[int]) -> str:
+    """Return rows of a file in words.
+
+    >>> rows_text([2]), rows_text([2, 3, 5])
+    ('row 2', 'rows 2 to 5')
+    """
+    first, last = min(rows), max(rows)
+    return f"row {first}" if first == last else f"rows {first} to {last}"
 
 
 def _sections(recognised: RawFolder, metadata: Metadata, planes: int) -> dict[str, _Keys]:
@@ -159,12 +163,10 @@ def _sections(recognised: RawFolder, metadata: Metadata, planes: int) -> dict[st
         "offset_counts": ("auto", "counts without light"),
         **saturation,
     }
-    medium = "of the mounting medium (only for optics.depth_um > 0): 1.33 buffer, 1.44 glycerol"
     index = metadata.immersion_refractive_index
     optics: _Keys = {
         "numerical_aperture": (metadata.numerical_aperture, "of the objective"),
         "immersion_refractive_index": (index, "1.0 air, 1.33 water, 1.515 oil"),
-        "sample_refractive_index": (None, medium),
     }
     sections = {"acquisition": acquisition, "camera": camera, "optics": optics}
     if planes == 1:
@@ -200,12 +202,17 @@ def markers_text(markers: Sequence[Channel]) -> str:
     <BLANKLINE>
     """
     columns = ["cycle", "channel", "marker", "reference", "emission_nm", "exposure_ms"]
-    rows = [
-        (m.cycle, m.channel, m.marker, "TRUE" * m.reference, _plain(m.emission_nm),
-         _plain(m.exposure_ms))
-        for m in markers
-    ]  # fmt: skip
-    return csv_text(columns, [dict(zip(columns, row, strict=True)) for row in rows])
+    return csv_text(columns, map(marker_row, markers))
+
+
+def marker_row(marker: Channel) -> dict[str, object]:
+    """Return a row of the markers table."""
+    return {
+        **{"cycle": marker.cycle, "channel": marker.channel, "marker": marker.marker},
+        "reference": "TRUE" * marker.reference,
+        "emission_nm": _plain(marker.emission_nm),
+        "exposure_ms": _plain(marker.exposure_ms),
+    }
 
 
 def _plain(number: float | None) -> str:

@@ -7,6 +7,8 @@ spot with a dark ring around it, at the same place of every tile. Defects are fo
 image of the size of a tile, and lists.
 """
 
+from __future__ import annotations
+
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -92,8 +94,41 @@ class CameraDefects:
         flat[self.pixel] = value if tile.dtype.kind == "f" else np.rint(value)
         return repaired
 
+    def within(self, shape: tuple[int, int], window: tuple[slice, slice]) -> CameraDefects:
+        """Return those of a tile of ``shape`` (y, x) in a window of it, as pixels of the window.
 
-def find_defects(rounds: Iterable[Sequence[NDArray[Any]]]) -> CameraDefects:
+        >>> tile = np.arange(20.0).reshape(4, 5)
+        >>> one = CameraDefects.of([7], (4, 5)).within((4, 5), (slice(1, 4), slice(0, 4)))
+        >>> one.pixel, one.repair(tile[1:4, :4])[0, 2]
+        (array([2]), np.float64(7.0))
+        """
+        y, x = np.unravel_index(self.pixel, shape)
+        rows, columns = window
+        inside = (y >= rows.start) & (y < rows.stop) & (x >= columns.start) & (x < columns.stop)
+        size = rows.stop - rows.start, columns.stop - columns.start
+        pixel = (y[inside] - rows.start) * size[1] + x[inside] - columns.start
+        return CameraDefects.of(pixel, size)
+
+    @classmethod
+    def of(cls, pixel: Any, shape: tuple[int, int]) -> CameraDefects:
+        """Return the defects at flat indices (m,) into a tile of ``shape`` (y, x).
+
+        A pixel that has no good neighbour is left out.
+        """
+        pixel = np.asarray(pixel, np.int64)
+        if not len(pixel):
+            return cls(pixel, np.empty((0, 8), np.int64))
+        around = _indices(pixel, shape)
+        good = ~np.isin(around, pixel)
+        has_good = good.any(axis=1)
+        # Good neighbours first, then the same again: a plain median needs eight.
+        order = np.argsort(~good, axis=1, kind="stable")
+        turn = np.arange(8)[None] % np.maximum(good.sum(axis=1), 1)[:, None]
+        neighbours = np.take_along_axis(around, np.take_along_axis(order, turn, axis=1), axis=1)
+        return cls(pixel[has_good], neighbours[has_good])
+
+
+def find_defects(rounds: Sequence[Sequence[NDArray[Any]]]) -> CameraDefects | None:
     """Find the pixels that lie off their neighbours in tile after tile.
 
     A defect adds the same counts everywhere. So tiles are averaged, each weighted by how even it
@@ -101,14 +136,16 @@ def find_defects(rounds: Iterable[Sequence[NDArray[Any]]]) -> CameraDefects:
 
     Parameters
     ----------
-    rounds : iterable of sequences of ndarray, shape (y, x)
+    rounds : sequence of sequences of ndarray, shape (y, x)
         Raw counts of different places of the specimen, one image of each place per round; a
-        further round has other planes of the same places, in the same order. One round is held.
+        further round has other planes of the same places, in the same order: tissue moves out of
+        focus from plane to plane, defects stay.
 
     Returns
     -------
-    CameraDefects
-        None of fewer than four tiles, and none where over 1 % of all pixels stand out.
+    CameraDefects or None
+        None of fewer than four tiles: the specimen might look the same in all. No pixel where over
+        1 % of all stand out.
 
     Examples
     --------
@@ -117,29 +154,25 @@ def find_defects(rounds: Iterable[Sequence[NDArray[Any]]]) -> CameraDefects:
     >>> find_defects([list(tiles)]).pixel
     array([107])
     """
-    pixel = around = np.empty(0, np.int64)
-    shape: tuple[int, ...] = (0, 0)
-    total = weight = np.empty((0, 0))
-    for number, tiles in enumerate(rounds):
-        if number == 0:
-            shape = tiles[0].shape if tiles else shape
-            if len(tiles) < MIN_TILES or min(shape) < 3:
-                break
-            pixel = _suspects(tiles)
-            around = _indices(pixel, shape)
-            total, weight = np.zeros((2, len(tiles), len(pixel)))
+    if not rounds or len(rounds[0]) < MIN_TILES:
+        return None
+    y, x = shape = rounds[0][0].shape
+    pixel = _suspects(rounds[0]) if min(shape) >= 3 else np.empty(0, np.int64)
+    if not len(pixel):
+        return CameraDefects.of(pixel, (y, x))
+    around = _indices(pixel, shape)
+    total, weight = np.zeros((2, len(rounds[0]), len(pixel)))
+    for tiles in rounds:
         for k, tile in enumerate(tiles):
             sigma, share = _deviations(tile, pixel, around)
             total[k] += sigma * np.sqrt(share)
             weight[k] += share
-    if not len(pixel):
-        return _with_neighbours(pixel, shape)
     sigma = np.clip(total / np.sqrt(weight), -_MOST_SIGMA, _MOST_SIGMA)
     showing = np.count_nonzero(np.abs(sigma) > _TILE_SIGMA, axis=0)
     sure = np.abs(sigma.sum(axis=0)) / len(sigma) ** 0.5 > _DEFECT_SIGMA
     defects = pixel[sure & (showing >= max(_MIN_SHARE * len(sigma), MIN_TILES))]
-    few = len(defects) <= _MOST * shape[0] * shape[1]
-    return _with_neighbours(defects if few else defects[:0], shape)
+    few = len(defects) <= _MOST * y * x
+    return CameraDefects.of(defects if few else defects[:0], (y, x))
 
 
 def _suspects(tiles: Sequence[NDArray[Any]]) -> Ints:
@@ -174,20 +207,6 @@ def _indices(pixel: Ints, shape: tuple[int, ...]) -> Ints:
         for dy, dx in _AROUND
     ]
     return np.stack(places, axis=1).astype(np.int64)
-
-
-def _with_neighbours(pixel: Ints, shape: tuple[int, ...]) -> CameraDefects:
-    """Add the good neighbours; a pixel that has none stays as it is."""
-    if not len(pixel):
-        return CameraDefects(pixel, np.empty((0, 8), np.int64))
-    around = _indices(pixel, shape)
-    good = ~np.isin(around, pixel)
-    has_good = good.any(axis=1)
-    # Good neighbours first, then the same again: a plain median needs eight.
-    order = np.argsort(~good, axis=1, kind="stable")
-    turn = np.arange(8)[None] % np.maximum(good.sum(axis=1), 1)[:, None]
-    neighbours = np.take_along_axis(around, np.take_along_axis(order, turn, axis=1), axis=1)
-    return CameraDefects(pixel[has_good], neighbours[has_good])
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,15 @@ import math
 import numpy as np
 from scipy import ndimage
 
-from tilewright.kernels.tile_positions.displacements import SMOOTH_PX, Strips, batches
+from tilewright.kernels.tile_positions.displacements import Strips, batches
 from tilewright.kernels.tile_positions.false_match import along
 
 #: Correlation of the lines of two empty strips, times the root of their length, that shows a
 #: camera's offsets: 25 with columns of 3 counts (read noise 3) in 640 px; without any at most 6.7
 #: in strips of tissue, 10.2 once where each tile has a few different cells.
 _ALIKE = 10.0
+#: Width, px, over which a line is smoother than the offsets of a camera.
+_SMOOTH_PX = 15.0
 
 
 def remove_lines(strips: Strips) -> bool:
@@ -32,7 +34,7 @@ def remove_lines(strips: Strips) -> bool:
         return False
     parts = [strips[part].mean(axis=across) for part in batches(strips.shape[0])]
     lines = np.concatenate(parts).astype(np.float64)
-    lines -= ndimage.gaussian_filter1d(lines, SMOOTH_PX, mode="nearest")
+    lines -= ndimage.gaussian_filter1d(lines, _SMOOTH_PX, mode="nearest")
     a, b = lines[np.argsort(np.round(lines.std(axis=1), 3), kind="stable")[:2]]
     if not (a @ b) * math.sqrt(len(a)) > _ALIKE * math.sqrt((a @ a) * (b @ b)):
         return False

@@ -7,16 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.camera import (
-    MIN_TILES,
-    SAMPLE_PLANES,
-    SAMPLE_TILES,
-    CameraDefects,
-    away_from_saturation,
-    find_defects,
-    saturated_share,
-)
-from tilewright.kernels.padding import blank_padding, fill_padding
+from tilewright.kernels.camera import CameraDefects, away_from_saturation, saturated_share
+from tilewright.kernels.padding import blank_padding
 from tilewright.stages.tile_source import TileSource
 
 #: Every fourth row is in the histograms: 8 ms of CPU time for a tile of 2048 px, 32 of all rows.
@@ -31,11 +23,10 @@ class TilePlanes:
         tiles: TileSource,
         pool: ThreadPoolExecutor,
         saturation_counts: float,
-        *,
-        repair: bool = False,
+        defects: CameraDefects | None,
     ) -> None:
         self._tiles = tiles
-        self.defects = camera_defects(tiles, pool) if repair else None
+        self._defects = defects
         self._pool = pool
         self._threshold = saturation_counts
         self._reads: dict[tuple[int, int], Future[tuple[NDArray[Any], int, NDArray[np.int64]]]] = {}
@@ -59,8 +50,8 @@ class TilePlanes:
 
     def _read(self, tile: int, z: int) -> tuple[NDArray[Any], int, NDArray[np.int64]]:
         pixels = blank_padding(self._tiles.read(tile, z))
-        if self.defects is not None:
-            pixels = self.defects.repair(pixels)
+        if self._defects is not None:
+            pixels = self._defects.repair(pixels)
         saturated = int(np.count_nonzero(pixels >= self._threshold))
         sample = np.nan_to_num(pixels[::_HISTOGRAM_STEP]).astype(self._tiles.dtype, copy=False)
         parts = [sample.ravel()]
@@ -79,23 +70,3 @@ class TilePlanes:
             _, saturated, histograms = self._reads.pop((z, k)).result()
             self.saturated[z] += saturated
             self._histograms[z] += histograms
-
-
-def camera_defects(tiles: TileSource, pool: ThreadPoolExecutor) -> CameraDefects | None:
-    """Find the camera's defective pixels in tiles spread over the specimen and its planes.
-
-    None where there are fewer than four tiles: the specimen might look the same in all.
-    """
-    count = min(len(tiles.row), SAMPLE_TILES)
-    if count < MIN_TILES:
-        return None
-    sample = np.linspace(0, len(tiles.row) - 1, count).round().astype(int).tolist()
-    depth = tiles.shape[0]
-    number = min(SAMPLE_PLANES, depth)
-    # Tissue moves out of focus from plane to plane, defects stay.
-    planes = ((np.arange(count) + k * (depth // number)) % depth for k in range(number))
-
-    def read(tile: int, z: int) -> NDArray[Any]:
-        return fill_padding(tiles.read(tile, z))
-
-    return find_defects(list(pool.map(read, sample, z.tolist())) for z in planes)

@@ -7,11 +7,15 @@ from numpy.typing import NDArray
 
 
 class TileSource(Protocol):
-    """Raw tiles of one cycle and one channel."""
+    """Raw tiles of one cycle and one channel, of one sample or of those that a scan holds."""
 
     @property
     def name(self) -> NDArray[np.str_]:
         """Name of each tile in the tiles table, str (n,)."""
+
+    @property
+    def sample(self) -> NDArray[np.str_]:
+        """Str (n,): sample of each tile; those of one sample follow each other."""
 
     @property
     def row(self) -> NDArray[np.int64]:

@@ -133,16 +133,20 @@ def test_pages_that_an_earlier_reading_left_out_are_not_forgotten(tmp_path: Path
     for tile in (1, 2):
         position = {"PositionX": [9.0 * tile] * 3, "PositionY": [0.0] * 3}
         tifffile.imwrite(
-            raw / f"t{tile}_z1.ome.tif", np.ones((3, 24, 20), np.uint16), photometric="minisblack",
+            raw / f"t{tile}_c2_z1.ome.tif", np.ones((3, 24, 20), np.uint16),
+            photometric="minisblack",
             metadata={"axes": "CYX", "Plane": position},
         )  # fmt: skip
     rows = {1: TileRows([TilePlace("1", 0.0, 0.0), TilePlace("2", 0.0, 15.0)])}
     channels = {1: ["1"]}
     assert len(build(raw, channels, rows, convention="ome_tiff")) == 2
+    channels = {1: ["2"]}
     with pytest.raises(RawDataError, match="has 3 pages, but its name says one z-plane"):
-        build(raw, channels, rows, convention="pattern", pattern="t{tile}_z{z}.ome.tif")
+        build(raw, channels, rows, convention="pattern", pattern="t{tile}_c{channel}_z{z}.ome.tif")
     for _ in range(2):
-        found = build(raw, channels, rows, convention="pattern", pattern="t{tile}_z1.ome.tif")
+        found = build(
+            raw, channels, rows, convention="pattern", pattern="t{tile}_c{channel}_z1.ome.tif"
+        )
         assert sorted({line["z"] for line in found}) == ["0", "1", "2"]
 
 

@@ -84,7 +84,7 @@ def test_every_layout_gives_its_full_resolution_by_region(
 
 def of(path: str, page: int, image: Any) -> Tiles:
     first = np.zeros(1, np.int64)
-    where = np.array(["1"]), first, first, np.zeros((1, 2))
+    where = np.array(["1"]), np.array([""]), first, first, np.zeros((1, 2))
     pages = [[RawPage(Path(path), page, Path(path).stat().st_size)]]
     return Tiles(*where, (1, *image.shape), image.dtype, pages)
 

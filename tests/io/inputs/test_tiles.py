@@ -77,9 +77,10 @@ def test_pages_of_one_file_are_planes(tmp_path: Path) -> None:
 
 def test_samples_of_one_scan_are_islands_of_one_mosaic(tmp_path: Path, stacks: Stacks) -> None:
     tiles, table = tiles_of(tmp_path, "2"), tmp_path / "cycle1.csv"
-    scan = open_scan([table] * 3, "2")
+    scan = open_scan(dict.fromkeys("abc", table), "2")
     assert scan.shape == tiles.shape
-    assert len(scan.row) == len({*scan.name.tolist()}) == 18
+    assert scan.name.tolist() == 3 * tiles.name.tolist()
+    assert "".join(scan.sample) == "aaaaaabbbbbbcccccc"
     for k in range(18):
         assert np.array_equal(scan.read(k, 2), tiles.read(k % 6, 2))
     apart_px = np.abs(scan.nominal_px[:6, None] - scan.nominal_px[None, 6:]).max(axis=2)
@@ -88,7 +89,7 @@ def test_samples_of_one_scan_are_islands_of_one_mosaic(tmp_path: Path, stacks: S
     other = table.with_name("other.csv")
     other.write_text(table.read_text().replace(",14,18,", ",14,20,"))
     with pytest.raises(RawDataError, match="14 x 18 px of uint16, 14 x 20 px of uint16, which sha"):
-        open_scan([table, other], "2")
+        open_scan({"a": table, "b": other}, "2")
 
 
 @pytest.mark.usefixtures("stacks")

@@ -17,7 +17,7 @@ from tilewright.io.results.positions import (
     write_tile_configuration,
 )
 
-HEADER = "tile,row,col,y_px,x_px,sigma_px,island\n"
+HEADER = "sample,tile,row,col,y_px,x_px,sigma_px,island\n"
 PX = st.floats(-1e6, 1e6).map(lambda value: round(value, 4))
 
 
@@ -30,7 +30,7 @@ def test_positions_come_back(rows: list[tuple[float, float, int]]) -> None:
     written = Positions(names, at // 3, at % 3, y, x, np.full(n, 0.25), island)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "deep" / "positions.csv"
-        write_table(path, written)
+        write_table(path, {"s": written})
         found = read_positions(path)
         assert sorted(p.name for p in path.parent.iterdir()) == [
             ".positions.csv.sfv",
@@ -42,33 +42,25 @@ def test_positions_come_back(rows: list[tuple[float, float, int]]) -> None:
 
 def test_positions_are_known_by_the_names_of_tiles(tmp_path: Path) -> None:
     path = tmp_path / "positions.csv"
-    path.write_text(HEADER + "7,1,0,5,1,0,0\nr0c1,0,1,4,2,0,0\n01,0,0,3,3,0,1\n")
-    found = read_positions(path)
+    rows = ["s,7,1,0,5,1,0,0", "s,r0c1,0,1,4,2,0,0", "t,7,0,0,9,9,0,0", "s,01,0,0,3,3,0,1"]
+    path.write_text(HEADER + "\n".join(rows) + "\n")
+    found = read_positions(path, "s")
     assert found.places() == {"7": (5.0, 1.0), "r0c1": (4.0, 2.0), "01": (3.0, 3.0)}
     assert found.island.tolist() == [0, 0, 1]
     assert found.row.dtype == np.int64
-
-
-def test_neighbours_meet_and_corners_do_not(tmp_path: Path) -> None:
-    path = tmp_path / "positions.csv"
-    rows = [("a", 0, 0, 0.0, 0.0), ("b", 0, 1, 2.0, 80.0), ("c", 1, 0, 90.0, 1.0)]
-    rows += [("d", 1, 1, 92.0, 81.0), ("far", 0, 3, 0.0, 190.0)]
-    lines = [",".join(map(str, (*row, 0, 0))) for row in rows]
-    path.write_text(HEADER + "\n".join(lines) + "\n")
-    found = set(read_positions(path).neighbours((100, 100)))
-    assert found == {("a", "b", 1), ("c", "d", 1), ("a", "c", 0), ("b", "d", 0)}
-    # a gap of up to a twentieth of a side: b ends at 180
-    path.write_text(path.read_text().replace("190.0", "184.0"))
-    assert ("b", "far", 1) in read_positions(path).neighbours((100, 100))
+    assert read_positions(path, "t").places() == {"7": (9.0, 9.0)}
+    with pytest.raises(ResultFileError, match="no tile of sample u"):
+        read_positions(path, "u")
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("tile,row,col,y_px\n1,0,0,1\n", "no 'x_px'"),
-        (HEADER + "1,0,0,1,0,0,0\n2,0,1,one,0,0,0\n", "'one'"),
-        (HEADER + "1,0,0\n", "'None'"),
-        (HEADER + "1,0.5,0,1,0,0,0\n", "'0.5'"),
+        ("sample,tile,row,col,y_px\ns,1,0,0,1\n", "no 'x_px'"),
+        (HEADER + "s,1,0,0,1,0,0,0\ns,2,0,1,one,0,0,0\n", "'one'"),
+        (HEADER + "s,1,0,0\n", "'None'"),
+        (HEADER + "s,1,0.5,0,1,0,0,0\n", "'0.5'"),
+        (HEADER + "s,1,0,0,1,0,0,0\ns,1,0,1,2,9,0,0\n", "duplicate tile"),
     ],
 )
 def test_bad_positions_are_refused(tmp_path: Path, text: str, says: str) -> None:
@@ -82,20 +74,19 @@ def test_edges_come_back_and_an_empty_table_too(tmp_path: Path) -> None:
     ints, floats = np.array([0, 1]), np.array([0.5, -1.25])
     names = np.array(["01", "r1c2"])
     edges = Edges(names, names[::-1], floats, floats, floats, ints == 0, floats, floats)
-    write_table(tmp_path / "edges.csv", edges)
+    write_table(tmp_path / "edges.csv", {"s": edges})
     found = read_edges(tmp_path / "edges.csv")
     for name in Edges.__dataclass_fields__:
         np.testing.assert_array_equal(getattr(found, name), getattr(edges, name))
     none = Edges(*(names[:0],) * 2, *(floats[:0],) * 3, ints[:0] == 0, *(floats[:0],) * 2)
-    write_table(tmp_path / "none.csv", none)
+    write_table(tmp_path / "none.csv", {"s": none})
     assert len(read_edges(tmp_path / "none.csv").score) == 0
 
 
 def test_minus_zero_is_zero(tmp_path: Path) -> None:
     zero, whole = np.array([-0.0]), np.array([0])
-    write_table(
-        tmp_path / "p.csv", Positions(np.array(["1"]), whole, whole, zero, zero, zero, whole)
-    )
+    table = Positions(np.array(["1"]), whole, whole, zero, zero, zero, whole)
+    write_table(tmp_path / "p.csv", {"s": table})
     assert "-" not in (tmp_path / "p.csv").read_text()
 
 

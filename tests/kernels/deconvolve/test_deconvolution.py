@@ -97,7 +97,8 @@ def run(
     planes, height, width = counts.shape
     solver = RichardsonLucy(Blur(backend, PSF, (planes, height, width), margin))
     solver.load(backend.asarray(counts), background)
-    curve = [solver.iterate()[0] for _ in range(iterations)]
+    same = backend.asarray(counts)
+    curve = [solver.iterate(same) for _ in range(iterations)]
     return backend.to_numpy(solver.estimate), curve
 
 

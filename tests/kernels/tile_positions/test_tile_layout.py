@@ -5,105 +5,76 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.support.stage_scenes import OVERLAP, TILE_PX, cut_tiles
+from tilewright.init.place_tiles import sizes_of
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.tile_positions.tile_layout import (
-    GridScore,
-    estimate_overlap,
-    is_clear,
-    rank_grids,
-    rank_layouts,
-)
+from tilewright.kernels.tile_positions.tile_layout import GridVotes, is_sure, rank_grids
 from tilewright.kernels.tile_positions.tile_order import tile_places
 
 Numbers = NDArray[np.int64]
 
 
-def places_of(layout: str, rows: int, cols: int, numbers: Numbers) -> Numbers:
-    """Return (row, col) of the tiles that a scan took, from the first of each."""
-    places = np.array(tile_places(layout, rows, cols))[numbers]
-    return np.asarray(places - places.min(axis=0))
+def ranked(
+    cpu: Backend, layout: str, rows: int, cols: int, numbers: Numbers, *, lost: int | None = None
+) -> tuple[list[GridVotes], Numbers]:
+    """Return the grids for the tiles of some numbers of a scan, and where these lie.
+
+    A tile that was ``lost`` is not there, and those behind it are numbered on.
+    """
+    places = np.array(tile_places(layout, rows, cols))
+    if lost is not None:
+        places = np.delete(places, lost, axis=0)
+    places = places[numbers]
+    tiles = cut_tiles(places * (TILE_PX * (1 - OVERLAP)))
+    sizes = sizes_of(len(numbers)) if len(numbers) > numbers[-1] else [(rows, cols)]
+    return rank_grids(cpu, tiles, sizes, numbers), places - places.min(axis=0)
 
 
-def scanned(layout: str, rows: int, cols: int, numbers: Numbers) -> NDArray[np.float32]:
-    """Return the tiles of some numbers of a scan, in its order."""
-    places = places_of(layout, rows, cols, numbers).astype(np.float64)
-    return cut_tiles(places * (TILE_PX * (1 - OVERLAP)))
-
-
-def assert_places(found: GridScore, layout: str, rows: int, cols: int, numbers: Numbers) -> None:
-    """Check the places of tiles, whatever the grid around them is called."""
-    at = np.stack([found.layout.row, found.layout.col], axis=1)
-    np.testing.assert_array_equal(
-        at - at.min(axis=0), places_of(layout, rows, cols, numbers), err_msg=found.layout.name
-    )
-
-
-RAGGED = [
-    ("snake_right_down", 3, 4),
-    ("raster_left_up", 3, 4),
-    ("snake_down_right", 4, 3),
-    ("raster_up_left", 4, 3),
-]
-
-
-@pytest.mark.parametrize(("layout", "rows", "cols"), RAGGED)
-def test_the_last_run_may_be_shorter(cpu: Backend, layout: str, rows: int, cols: int) -> None:
-    """Ten tiles of runs of four: no full grid but of two or five runs holds them."""
-    numbers = np.arange(10)
-    tiles = scanned(layout, rows, cols, numbers)
-    best = rank_grids(cpu, tiles, OVERLAP, ragged=True)[0]
-    assert (best.rows, best.cols, best.layout.name) == (rows, cols, layout)
-    assert_places(best, layout, rows, cols, numbers)
-    assert best.layout.overlaps == 3 + 3 + 1 + 4 + 2
-    assert best.layout.score > 0.5
-    assert is_clear(rank_layouts(cpu, tiles, rows, cols, OVERLAP))
-    full = rank_grids(cpu, tiles, OVERLAP)
-    assert sorted((grid.rows, grid.cols) for grid in full) == [(1, 10), (2, 5), (5, 2), (10, 1)]
-
-
-def test_a_full_grid_is_found_though_the_last_run_may_be_shorter(cpu: Backend) -> None:
-    tiles = scanned("snake_left_down", 3, 4, np.arange(12))
-    for ragged in (False, True):
-        best = rank_grids(cpu, tiles, OVERLAP, ragged=ragged)[0]
-        assert (best.rows, best.cols, best.layout.name) == (3, 4, "snake_left_down")
-        assert best.layout.overlaps == 17
+@pytest.mark.parametrize("count", [12, 10, 7])
+@pytest.mark.parametrize(
+    ("layout", "rows", "cols"),
+    [
+        ("snake_right_down", 3, 4),
+        ("raster_left_up", 3, 4),
+        ("snake_down_right", 4, 3),
+        ("raster_up_left", 4, 3),
+        ("raster_right_down", 2, 6),
+        ("snake_left_up", 1, 12),
+    ],
+)
+def test_the_order_of_a_scan_is_found_though_it_was_stopped(
+    cpu: Backend, layout: str, rows: int, cols: int, count: int
+) -> None:
+    grids, places = ranked(cpu, layout, rows, cols, np.arange(count))
+    assert is_sure(grids)
+    np.testing.assert_array_equal(grids[0].places, places, err_msg=str(grids[0]))
 
 
 @pytest.mark.parametrize("gaps", [(5,), (2, 7), (0, 4, 9)])
-def test_tiles_may_be_missing(cpu: Backend, gaps: tuple[int, ...]) -> None:
-    layout, rows, cols = "snake_right_down", 3, 4
-    numbers = np.setdiff1d(np.arange(rows * cols), gaps)
-    tiles = scanned(layout, rows, cols, numbers)
-    best = rank_grids(cpu, tiles, OVERLAP, numbers)[0]
-    assert (best.rows, best.cols) == (rows, cols)
-    assert_places(best, layout, rows, cols, numbers)
-    ranking = rank_layouts(cpu, tiles, rows, cols, OVERLAP, numbers)
-    assert ranking[0].name == layout
-    assert is_clear(ranking)
-    places = {tuple(place) for place in places_of(layout, rows, cols, numbers).tolist()}
-    beside = sum(((y, x + 1) in places) + ((y + 1, x) in places) for y, x in places)
-    assert ranking[0].overlaps == beside
+def test_tiles_may_be_missing_of_a_grid_that_is_known(cpu: Backend, gaps: tuple[int, ...]) -> None:
+    numbers = np.setdiff1d(np.arange(12), gaps)
+    grids, places = ranked(cpu, "snake_right_down", 3, 4, numbers)
+    assert is_sure(grids)
+    np.testing.assert_array_equal(grids[0].places, places)
 
 
-def test_missing_tiles_and_a_shorter_last_run(cpu: Backend) -> None:
-    layout, rows, cols = "snake_right_down", 4, 4
-    numbers = np.setdiff1d(np.arange(14), (6,))
-    best = rank_grids(cpu, scanned(layout, rows, cols, numbers), OVERLAP, numbers, ragged=True)[0]
-    assert_places(best, layout, rows, cols, numbers)
-
-
-def test_a_grid_that_does_not_hold_the_numbers_is_refused(cpu: Backend) -> None:
-    tiles = scanned("snake_right_down", 2, 2, np.arange(3))
-    with pytest.raises(ValueError, match="do not hold 3 tiles"):
-        rank_layouts(cpu, tiles, 2, 2, OVERLAP, np.array([0, 1, 4]))
-    with pytest.raises(ValueError, match="at least one"):
-        rank_grids(cpu, tiles[:0], OVERLAP)
-
-
-@pytest.mark.parametrize(("true", "near"), [(0.06, (0.05, 0.1)), (0.15, (0.15,)), (0.3, (0.3,))])
-def test_the_overlap_is_the_nearest_of_those_tried(
-    cpu: Backend, true: float, near: tuple[float, ...]
+@pytest.mark.parametrize("lost", [2, 5, 6, 9])
+@pytest.mark.parametrize("layout", ["snake_right_down", "raster_right_down"])
+def test_a_scan_with_a_lost_tile_that_was_numbered_on_is_not_sure(
+    cpu: Backend, layout: str, lost: int
 ) -> None:
-    places = np.array(tile_places("snake_right_down", 3, 4)) * (TILE_PX * (1 - true))
-    assert estimate_overlap(cpu, cut_tiles(places)) in near
-    assert estimate_overlap(cpu, cut_tiles(places[:1])) == 0.1
+    assert not is_sure(ranked(cpu, layout, 4, 4, np.arange(15), lost=lost)[0])
+
+
+@pytest.mark.parametrize("overlap", [0.08, 0.25, 0.5])
+def test_the_overlap_need_not_be_known(cpu: Backend, overlap: float) -> None:
+    places = np.array(tile_places("snake_right_down", 3, 3))
+    grids = rank_grids(
+        cpu, cut_tiles(places * (TILE_PX * (1 - overlap))), sizes_of(9), np.arange(9)
+    )
+    assert is_sure(grids)
+    np.testing.assert_array_equal(grids[0].places, places)
+
+
+def test_tiles_without_structure_show_no_order(cpu: Backend) -> None:
+    tiles = np.random.default_rng(0).normal(500, 9, (6, 128, 128)).astype(np.float32)
+    assert not is_sure(rank_grids(cpu, tiles, sizes_of(6), np.arange(6)))

@@ -58,10 +58,6 @@ def test_output_is_light_on_a_zero_pedestal(tmp_path: Path) -> None:
     assert told["criterion"].startswith("fixed")
     assert (told["clipped_low"], told["clipped_high"]) == (3, 7)
     assert told["gain_counts_per_photon"] == pytest.approx(1, rel=0.2)
-    flux = image.sum(dtype=np.float64) / (counts - PEDESTAL).sum()
-    assert told["flux_ratio"] == pytest.approx(flux, rel=1e-3)
-    assert (len(told["plane_flux_ratio"]), len(told["divergence"])) == (7, 8)
-    assert (np.diff(told["divergence"]) < 0).all()
 
 
 def test_tiles_leave_no_seams(tmp_path: Path) -> None:
@@ -89,7 +85,6 @@ def test_thinning_chooses_once_for_all_tiles(tmp_path: Path) -> None:
     assert "thinning" in told["criterion"]
     curve = told["held_out_divergence"]
     assert curve[told["iterations"]] <= 1.005 * min(curve)
-    assert len(told["divergence"]) == told["iterations"]
 
 
 def test_one_plane_and_saturation_are_survived(tmp_path: Path) -> None:
@@ -109,7 +104,6 @@ def test_empty_mosaic_is_zero(tmp_path: Path, pedestal: float, iterations: int |
     counts = np.full((3, 60, 60), pedestal, np.uint16)
     out = run(tmp_path, counts, pedestal=pedestal, iterations=iterations)
     assert not out.read().any()
-    assert out.attributes["flux_ratio"] == 0
     assert iterations or "default" in out.attributes["criterion"]
 
 

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from tests.support.array_tiles import ArrayTiles
-from tests.support.illuminate import estimate_illumination
+from tests.support.illuminate import estimate_illumination, measure, place_tiles
 from tests.support.illumination_truth import (
     OFFSET_COUNTS,
     make_cores,
     make_tiles,
     relative_rmse,
-    ring,
     shadow,
     stripes,
     vignette,
@@ -26,16 +25,14 @@ from tests.support.illumination_truth import (
 from tilewright.errors import ProcessingError, RawDataError
 from tilewright.io.results.illumination import Illumination, write_illumination
 from tilewright.io.results.positions import Positions
-from tilewright.kernels.backend import Backend, cpu_backend
+from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.camera import detect_saturation, equal_neighbours, top_of
 from tilewright.kernels.illumination import flat_basis, overlap_cells
-from tilewright.kernels.illumination.flat_posterior import fit_flat
+from tilewright.kernels.illumination.flat_fit import fit_flat
 from tilewright.kernels.illumination.overlap_cells import OverlapCells
 from tilewright.kernels.illumination.overlap_photometry import relative_difference
 from tilewright.quality.metrics import METRICS
-from tilewright.stages.illumination.binned_tiles import measure_tiles
 from tilewright.stages.illumination.estimate import estimate_channels
-from tilewright.stages.tile_positions.locate import locate
 
 SIZE = 128
 
@@ -79,12 +76,6 @@ def test_both_tiles_measure_the_same_area(dy: float, dx: float) -> None:
     np.testing.assert_allclose(at[0] - at[1], np.broadcast_to([dy, dx], at[0].shape), atol=1e-9)
     expected = 10 + (at[0] - 0.5) @ [1, 2]
     np.testing.assert_allclose(cells.first, expected, atol=1e-3)
-
-
-def test_another_device_agrees(cpu: Backend, other: Backend) -> None:
-    tiles, places = make_tiles(vignette(64), 5, grid=(4, 4))
-    here, there = (run(tiles, places, backend=b)[0].flat for b in (cpu, other))
-    np.testing.assert_allclose(there, here, atol=1e-3 if other.device == "gpu" else 0, rtol=0)
 
 
 def test_planes_are_pooled() -> None:
@@ -191,29 +182,13 @@ def test_tiles_without_grain_are_told_from_tiles_of_a_camera() -> None:
     assert equal_neighbours(np.full((4, 4), 7)) == 0.0
 
 
-@pytest.mark.parametrize(
-    ("shape", "grid", "bar"),
-    [
-        (ring, (6, 6), 0.07),
-        (shadow, (6, 6), 0.02),
-        (stripes, (6, 6), 0.025),
-        (stripes, (3, 3), 0.113),  # what no correction at all leaves
-    ],
-)
-def test_what_overlaps_do_not_see_is_corrected_and_the_rest_told(
-    shape: Callable[[int], NDArray[np.float64]], grid: tuple[int, int], bar: float
-) -> None:
-    """Overlaps agree within 0.3 % here: only the tiles' mean shows that the flat is not even.
-
-    Before, 4 to 7 % were left of 12 to 40 %, and of the half-shadow's 4 % half was told.
-    """
-    error, numbers = solved(shape(SIZE), grid=grid, overlap=0.1)
-    assert error < bar
+@pytest.mark.parametrize("shape", [shadow, stripes])
+def test_what_overlaps_do_not_see_is_corrected(shape: Callable[[int], NDArray[np.float64]]) -> None:
+    """Overlaps agree within 0.3 % here: only the tiles show that the flat is not even."""
+    error, numbers = solved(shape(SIZE), grid=(6, 6), overlap=0.1)
+    assert error < 0.025
     assert numbers["heldout_log_ratio"] < 0.01
-    if error > 0.03:
-        assert judged(numbers)[1] in ("warn", "fail")
-    if grid == (6, 6):
-        assert 0.5 * error < numbers["flat_error"] < 2.0 * error + 0.01
+    assert 0.5 * error < numbers["flat_error"] < 2.0 * error + 0.01
 
 
 def test_tiles_that_no_overlap_places_are_compared_where_the_stage_says() -> None:
@@ -374,7 +349,9 @@ def test_channels_of_a_camera_know_its_offset_together() -> None:
     others = [make_tiles(truth, 3, electrons=light, **made)[0] for light in (800.0, 200.0)]
     backend = cpu_backend(2)
     channels, files = [*others, dim], [(None, None)] * 3
-    *_, (found, numbers) = estimate_channels(channels, places, files, backend=backend)
+    *_, (found, numbers) = estimate_channels(
+        [measure(one, places, backend) for one in channels], files, backend=backend
+    )
     assert numbers["offset_counts"] == pytest.approx(OFFSET_COUNTS, abs=2.0)
     assert relative_rmse(found.flat, truth) < min(0.02, 2 * numbers["flat_error"])
     alone, numbers = estimate_illumination(dim, places, backend=backend)
@@ -388,7 +365,9 @@ def test_cameras_keep_their_offsets_and_zeros_are_survived() -> None:
     def found(*stacks: NDArray[Any]) -> tuple[list[Any], list[float]]:
         channels = [dataclasses.replace(tiles, stack=k.astype(np.uint16)) for k in stacks]
         files = [(None, None)] * len(channels)
-        made = estimate_channels(channels, places, files, backend=cpu_backend(2))
+        backend = cpu_backend(2)
+        measures = [measure(one, places, backend) for one in channels]
+        made = estimate_channels(measures, files, backend=backend)
         return [field.flat for field, _ in made], [numbers["offset_counts"] for _, numbers in made]
 
     _, offsets = found(stack, stack + 400)
@@ -404,7 +383,7 @@ def test_cameras_keep_their_offsets_and_zeros_are_survived() -> None:
 def test_overlaps_are_as_sharp_in_the_first_tile_as_in_the_second() -> None:
     """Read between pixels the second was blurred, and bright cells seemed brighter in the first."""
     tiles, places = make_tiles(np.ones((SIZE, SIZE)), 5, electrons=4000.0)
-    cells = measure_tiles(cpu_backend(2), tiles, places, 1, None).cells
+    cells = measure(tiles, places, cpu_backend(2), 1).cells
     apart, light = cells.first - cells.second, cells.first + cells.second
     assert abs(float(np.corrcoef(apart, light)[0, 1])) < 0.03
 
@@ -424,7 +403,7 @@ def test_nuclei_in_mirrored_rows_are_no_flat_field() -> None:
 def test_held_out_overlaps_are_not_those_of_the_fit() -> None:
     """With few photons and few edges the fit follows noise: held-out edges must show it."""
     tiles, places = make_tiles(vignette(64), 5, grid=(3, 3), electrons=30)
-    measures = measure_tiles(cpu_backend(), tiles, places, 1, None)
+    measures = measure(tiles, places, cpu_backend(), 1)
     cells = measures.cells
     fit = fit_flat(cells, measures.blocks, OFFSET_COUNTS, 0.0)
     places_px = cells.place_first, cells.place_second
@@ -445,7 +424,7 @@ def test_stray_light_of_the_brain_tiles_is_taken_off(shared: Path) -> None:
     nominal_px = np.stack([row, col], axis=1)[order] * (0.9 * 512)
     stack = np.stack([tifffile.imread(files[k]) for k in order])[:, None]
     tiles = ArrayTiles(stack, row[order], col[order], nominal_px)
-    places = locate(tiles, backend=cpu_backend(2)).positions
+    places = place_tiles(tiles, cpu_backend(2)).positions
     found, numbers = run(tiles, places, offset_counts=None)
     assert numbers["offset_method"].startswith("empty tiles")
     glass = stack[np.median(stack, axis=(1, 2, 3)) < 1100, 0]

@@ -67,7 +67,7 @@ def test_each_plane_of_each_tile_is_decoded_once(tmp_path: Path, workers: int) -
             return super().read(tile, z).copy()
 
     tiles = Counted(**vars(make_tiles(planes=3)))
-    run(tiles, tmp_path / "m.zarr", chunk_px=16, backend=cpu_backend(workers), repair_pixels=False)
+    run(tiles, tmp_path / "m.zarr", chunk_px=16, backend=cpu_backend(workers))
     assert sorted(seen) == [(tile, z) for tile in range(12) for z in range(3)]
 
 
@@ -124,11 +124,11 @@ def test_a_tile_that_cannot_be_read_fails_the_job(tmp_path: Path) -> None:
 def test_hot_camera_pixels_are_replaced(tmp_path: Path) -> None:
     clean, hot = make_tiles(), make_tiles()
     hot.stack[..., 9, 12] = 60_000
-    expected = run(clean, tmp_path / "clean.zarr")
+    expected = run(clean, tmp_path / "clean.zarr", defects=[])
     assert expected.attributes["repaired_camera_px"] == 0
-    repaired = run(hot, tmp_path / "repaired.zarr")
+    repaired = run(hot, tmp_path / "repaired.zarr", defects=[9 * SIZE[1] + 12])
     assert repaired.attributes["repaired_camera_px"] == 1
-    kept = run(hot, tmp_path / "kept.zarr", repair_pixels=False)
+    kept = run(hot, tmp_path / "kept.zarr")
     assert kept.attributes["repaired_camera_px"] is None
     wrong = [np.abs(m.read().astype(float) - expected.read()).max() for m in (repaired, kept)]
     assert wrong[0] < 0.05 * wrong[1]
@@ -175,7 +175,7 @@ def test_a_channel_that_the_optics_displace_is_placed_back(tmp_path: Path) -> No
         return ArrayTiles(np.stack(stack)[:, None], row, col, np.array(places))
 
     even = Illumination.from_fields(np.ones((160, 160)), 0.0)
-    options = {"illumination": even, "repair_pixels": False}
+    options = {"illumination": even}
     first = run(tiles_of((0, 0)), tmp_path / "1.zarr", **options)
     second = run(tiles_of((1.25, -0.75)), tmp_path / "2.zarr", shift_px=(1.25, -0.75), **options)
     assert second.shape == first.shape

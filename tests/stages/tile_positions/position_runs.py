@@ -6,10 +6,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tests.support.array_tiles import ArrayTiles
+from tests.support.illuminate import place_tiles
 from tests.support.spots import render, spots
-from tilewright.io.results.illumination import Illumination
 from tilewright.kernels.backend import Backend, cpu_backend
-from tilewright.stages.tile_positions.locate import TileLocations, locate
+from tilewright.stages.tile_positions.locate import TileLocations
 
 Floats = NDArray[np.float64]
 SIZE = 128
@@ -18,7 +18,7 @@ CPU = cpu_backend(workers=2)
 
 def shading() -> NDArray[np.float32]:
     y, x = np.mgrid[-1 : 1 : SIZE * 1j, -1 : 1 : SIZE * 1j]
-    flat = np.exp(-0.6 * (x - 0.2) ** 2 - 0.4 * (y + 0.1) ** 2)
+    flat = np.exp(-0.15 * (x - 0.2) ** 2 - 0.1 * (y + 0.1) ** 2)
     return np.asarray(flat / flat.mean(), np.float32)
 
 
@@ -51,9 +51,5 @@ def grid(
     return ArrayTiles(stack, row, col, nominal), true
 
 
-def fields() -> Illumination:
-    return Illumination(shading(), np.full((SIZE, SIZE), 100.0, np.float32), 100.0)
-
-
 def located(tiles: ArrayTiles, backend: Backend = CPU, **options: Any) -> TileLocations:
-    return locate(tiles, fields(), backend=backend, **{"planes": 5} | options)
+    return place_tiles(tiles, backend, **options)

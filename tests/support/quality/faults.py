@@ -13,7 +13,7 @@ import tifffile
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.support.quality.workbench import Bench
+from tests.support.quality.workbench import SAMPLE, Bench
 from tilewright.io.results.positions import Edges, read_edges, read_positions, write_table
 
 Array = NDArray[Any]
@@ -34,6 +34,7 @@ def stitched(bench: Bench, cycle: int = 1, channel: str = "1", **options: Any) -
 def raw(cycle: int, channel: str, edit: Edit, tiles: Iterable[int] = range(9)) -> Harm:
     def harm(bench: Bench) -> Asked:
         bench.edit_raw(cycle, channel, edit, tiles)
+        bench.calibrate(cycle)
         return stitched(bench, cycle, channel)
 
     return harm
@@ -47,6 +48,7 @@ def exchanged_tiles(first: int, second: int, both: bool) -> Harm:
         bench.edit_raw(1, "1", lambda _: stacks[second], [first])
         if both:
             bench.edit_raw(1, "1", lambda _: stacks[first], [second])
+        bench.calibrate(1)
         return stitched(bench)
 
     return harm
@@ -74,7 +76,7 @@ def magnified(factor: float) -> Edit:
 
 def mirrored_cycle(bench: Bench) -> Asked:
     bench.edit_raw(2, "1", lambda stack: stack[:, :, ::-1])
-    bench.positions(2)
+    bench.calibrate(2)
     return [("tile_positions", 2, ()), *stitched(bench, 2)]
 
 
@@ -125,7 +127,7 @@ def incomplete_tile(bench: Bench) -> Asked:
     bench.raw(1, "1", 4)[2].unlink()
     bench.leave_out(1, "5")
     bench.manifests()
-    bench.positions(1)
+    bench.calibrate(1)
     return [("tile_positions", 1, ()), *stitched(bench)]
 
 
@@ -144,23 +146,12 @@ def started_too_deep(bench: Bench) -> Asked:
 # Illumination
 
 
-def told(**numbers: Any) -> Harm:
-    """Return a fault of what is known of the illumination of cycle 1, channel 2."""
-
-    def harm(bench: Bench) -> Asked:
-        fields, known = bench.fields(1, "2")
-        bench.set_fields(1, "2", fields, {**known, **numbers})
-        return [("illumination", 1, ("2",))]
-
-    return harm
-
-
 def estimated(edit: Edit, tiles: Iterable[int] = range(9)) -> Harm:
     """Return a fault of raw tiles of which the flat-field is estimated."""
 
     def harm(bench: Bench) -> Asked:
         bench.edit_raw(1, "2", edit, tiles)
-        bench.illumination(1, "2")
+        bench.calibrate(1)
         return [("illumination", 1, ("2",))]
 
     return harm
@@ -168,7 +159,7 @@ def estimated(edit: Edit, tiles: Iterable[int] = range(9)) -> Harm:
 
 def offset_too_high(bench: Bench) -> Asked:
     """Tell a camera offset that is 150 counts too high."""
-    bench.illumination(1, "2", offset_counts=250.0)
+    bench.calibrate(1, offset_counts=250.0)
     stitched(bench, 1, "2")
     bench.edf(1, "2")
     return [("illumination", 1, ("2",)), ("stitch", 1, ("2",)), *EDF]
@@ -187,7 +178,7 @@ def by_file_of_another_lens(bench: Bench) -> Asked:
     y, x = np.meshgrid(*[np.linspace(-1, 1, n) for n in flat.shape], indexing="ij")
     path = bench.run.folder / "flat.tif"
     tifffile.imwrite(path, (1 - 0.33 * (x**2 + y**2)).astype(np.float32))
-    bench.illumination(1, "2", method="file", flat_file=path)
+    bench.calibrate(1, method="file", flat_file=path)
     return [("illumination", 1, ("2",))]
 
 
@@ -197,7 +188,7 @@ def by_file_of_another_lens(bench: Bench) -> Asked:
 def blurred_tiles(bench: Bench) -> Asked:
     """Take two rows of tiles out of focus in the channel by which tiles are placed."""
     bench.edit_raw(1, "1", blurred(12), range(3, 9))
-    bench.positions(1)
+    bench.calibrate(1)
     return [("tile_positions", 1, ())]
 
 
@@ -207,7 +198,7 @@ def edges(edit: Callable[[Edges], object]) -> Harm:
     def harm(bench: Bench) -> Asked:
         table = read_edges(bench.path("edges"))
         edit(table)
-        write_table(bench.path("edges"), table)
+        write_table(bench.path("edges"), {SAMPLE: table})
         return [("tile_positions", 1, ())]
 
     return harm
@@ -227,7 +218,7 @@ def positions(column: str, tiles: Iterable[int], value: float) -> Harm:
         table = read_positions(bench.path("positions"))
         for tile in tiles:
             getattr(table, column)[tile] += value
-        write_table(bench.path("positions"), table)
+        write_table(bench.path("positions"), {SAMPLE: table})
         return [("tile_positions", 1, ())]
 
     return harm

@@ -22,14 +22,13 @@ import tifffile
 import yaml
 from numpy.typing import NDArray
 
-from tests.support.illuminate import estimate_illumination
 from tests.support.runs import Run, make_run
 from tests.support.tile_tables import tiles_text
 from tilewright.config.checks import check_raw
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
-from tilewright.io.inputs.tiles import open_tiles
+from tilewright.io.inputs.tiles import open_scan, open_tiles
 from tilewright.io.results.illumination import (
     Illumination,
     read_illumination,
@@ -37,12 +36,12 @@ from tilewright.io.results.illumination import (
 )
 from tilewright.io.results.mosaic import create_mosaic, open_mosaic
 from tilewright.io.results.positions import read_positions
-from tilewright.io.results.result_file import read_json
 from tilewright.kernels.backend import cpu_backend
 from tilewright.phantom.design import PhantomDesign
 from tilewright.phantom.files import tile_path
 from tilewright.quality.evaluate import evaluate_stage, read_qc
 from tilewright.quality.results import QcResult
+from tilewright.stages.calibrate.cycle import calibrate
 from tilewright.stages.deconvolve.stack import deconvolve
 from tilewright.stages.edf.plane import edf_plane
 from tilewright.stages.register.assemble import assemble
@@ -50,7 +49,7 @@ from tilewright.stages.register.cycle import register
 from tilewright.stages.register.resample import resample
 from tilewright.stages.register.subtract import Background
 from tilewright.stages.stitch.fuse import stitch
-from tilewright.stages.tile_positions.locate import locate, write_located
+from tilewright.stages.tile_positions.locate import write_located
 
 #: 3 x 3 tiles, so that the middle one has four neighbours and both kinds of borders.
 DESIGN: dict[str, Any] = {
@@ -95,8 +94,8 @@ OF_CYCLE = {"numbers": "illumination_json"} | {
 }
 ASKED = {
     "illumination": "flat dark numbers",
-    "tile_positions": "positions edges manifest",
-    "stitch": "mosaic flat dark numbers manifest positions",
+    "tile_positions": "positions edges manifest numbers",
+    "stitch": "mosaic flat dark numbers positions",
     "deconvolve": "mosaic deconvolved",
     "edf": "plane height mosaic",
     "register": "reference moving transform",
@@ -130,33 +129,25 @@ class Bench:
         with contextlib.chdir(self.run.folder):
             check_raw(self.experiment, Layout("results"))
 
-    def illumination(self, cycle: int, channel: str, **options: Any) -> None:
-        manifest = self.path("manifest", cycle)
-        placed = locate(
-            open_tiles(manifest, "1"),
-            backend=_BACKEND,
-            **self.experiment.options("tile_positions"),
-        )
-        illumination, numbers = estimate_illumination(
-            open_tiles(manifest, channel),
-            placed.positions,
+    def calibrate(self, cycle: int, flat_file: Path | None = None, **options: Any) -> None:
+        """Calibrate a cycle, with one flat-field file for all its channels where one is given."""
+        tokens = [channel.channel for channel in self.experiment.channels_of(cycle)]
+        manifests = {SAMPLE: self.path("manifest", cycle)}
+        found = calibrate(
+            [open_scan(manifests, token) for token in tokens],
+            0,
+            [(flat_file, None)] * len(tokens),
             backend=_BACKEND,
             **{
+                **self.experiment.options("tile_positions"),
+                **self.experiment.options("illumination", "method"),
                 **self.experiment.options("camera", "offset_counts", "saturation_counts"),
-                **self.experiment.options("illumination"),
                 **options,
             },
         )
-        self.set_fields(cycle, channel, illumination, numbers)
-
-    def positions(self, cycle: int) -> None:
-        located = locate(
-            open_tiles(self.path("manifest", cycle), "1"),
-            self.fields(cycle, "1")[0],
-            backend=_BACKEND,
-            **self.experiment.options("tile_positions"),
-        )
-        write_located(self.path("positions", cycle).parent, located)
+        fields = dict(zip(tokens, found.channels, strict=True))
+        write_illumination(self.path("illumination", cycle), fields)
+        write_located(self.path("positions", cycle).parent, found.located)
 
     def fields(self, cycle: int, channel: str) -> tuple[Illumination, dict[str, Any]]:
         """Return the flat-field and dark-field of a channel, and their numbers."""
@@ -165,27 +156,18 @@ class Bench:
         )
         return read_illumination(flat, dark, numbers, channel)
 
-    def set_fields(self, cycle: int, channel: str, *fields: Any) -> None:
-        """Write those of one channel; the others stay."""
-        path, every = self.path("illumination_json", cycle), {}
-        if path.is_file():
-            every = {
-                c["channel"]: self.fields(cycle, c["channel"]) for c in read_json(path)["channels"]
-            }
-        write_illumination(self.path("illumination", cycle), every | {channel: fields})
-
-    def stitch(self, cycle: int, channel: str, **options: Any) -> None:
+    def stitch(self, cycle: int, channel: str, *, repair_pixels: bool = True) -> None:
         fields, numbers = self.fields(cycle, channel)
         stitch(
             open_tiles(self.path("manifest", cycle), channel),
-            read_positions(self.path("positions", cycle)),
+            read_positions(self.path("positions", cycle), SAMPLE),
             fields,
             self.path("stitch", cycle, channel),
             backend=_BACKEND,
             voxel_um=self.experiment.voxel_um,
             chunk_px=CHUNK_PX,
             saturation_counts=numbers["saturation_counts"],
-            **options,
+            defects=numbers["defects"] if repair_pixels else None,
         )
 
     def deconvolve(self, cycle: int, channel: str, **optics: Any) -> None:
@@ -369,9 +351,7 @@ def process(folder: Path, **design: Any) -> Bench:
     bench.manifests()
     for cycle in bench.experiment.cycles:
         tokens = [channel.channel for channel in bench.experiment.channels_of(cycle)]
-        for channel in tokens:
-            bench.illumination(cycle, channel)
-        bench.positions(cycle)
+        bench.calibrate(cycle)
         for channel in tokens:
             bench.stitch(cycle, channel)
             bench.edf(cycle, channel)

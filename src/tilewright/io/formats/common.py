@@ -9,10 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tilewright.errors import RawDataError
-from tilewright.io.numbers import whole
 from tilewright.io.tiff.metadata import DAMAGE_ERRORS as DAMAGE_ERRORS
-from tilewright.io.tiff.metadata import of_tiff
-from tilewright.io.tiff.ome_xml import MOST_PLANES
 from tilewright.runtime.text import printable
 
 #: Next to the manifests: the folder that their paths are relative to.
@@ -202,41 +199,6 @@ def rebase_z(planes: Iterable[RawPlane]) -> list[RawPlane]:
     if first == 0:
         return planes
     return [plane if plane.z is None else plane._replace(z=plane.z - first) for plane in planes]
-
-
-def split_hyperstacks(planes: list[RawPlane]) -> list[RawPlane]:
-    """Split the pages of ImageJ hyperstacks into channels, numbered from 1.
-
-    The first file's metadata apply to all; channels run fastest, then z-planes. Planes whose names
-    hold a channel or z are returned unchanged.
-
-    Raises
-    ------
-    RawDataError
-        The first file has several time points.
-    """
-    if not planes or planes[0].page is not None or {plane.channel for plane in planes} != {"1"}:
-        return planes
-    path = planes[0].path
-    imagej = of_tiff(path, lambda tiff: tiff.imagej_metadata, None) or {}
-    with raw_file_errors(f"{path}: its ImageJ metadata"):
-        frames, channels, slices = (
-            whole(imagej.get(name, 1), MOST_PLANES, 1) for name in ("frames", "channels", "slices")
-        )
-        whole(channels * slices, MOST_PLANES)
-    if frames > 1 and channels > 1:
-        raise RawDataError(
-            f"{path} is a hyperstack of {frames} time points; save one file per cycle"
-        )
-    if channels == 1 or (slices > 1 and planes[0].z is not None):
-        return planes
-    return [
-        plane._replace(channel=str(channel + 1), z=z if plane.z is None else plane.z, page=page)
-        for plane in planes
-        for z in range(slices)
-        for channel in range(channels)
-        for page in (z * channels + channel,)
-    ]
 
 
 def select_region(

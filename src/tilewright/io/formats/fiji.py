@@ -10,8 +10,8 @@ from tilewright.io.formats.common import (
     cycle_folders,
     inside,
     list_folder,
-    split_hyperstacks,
 )
+from tilewright.io.formats.tile_files import split_pages
 from tilewright.io.numbers import finite
 from tilewright.io.text_file import read_text
 from tilewright.runtime.text import printable
@@ -82,6 +82,8 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
     for cycle, folder in find_configurations(raw_dir):
         source = Path(folder) / FILE_NAME
         tiles = parse_tile_configuration(read_text(source, _MOST_MB), str(source))
+        if not tiles:
+            raise RawDataError(f"{source} lists no tile; write 'file; ; (x, y)' for each")
         places: dict[str, tuple[int, float, float]] = {}
         for name, y_px, x_px in tiles:
             rest = _split_channel(name)[1]
@@ -97,7 +99,7 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
                 planes.append(
                     RawPlane(cycle, channel, None, path, tile=tile, y=y_px, x=x_px, unit="px")
                 )
-    return split_hyperstacks(planes)
+    return split_pages(planes)
 
 
 def _split_channel(name: str) -> tuple[str, str]:

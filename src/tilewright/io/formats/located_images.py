@@ -108,7 +108,7 @@ def raw_planes(located: Sequence[LocatedImage], options: ScanOptions) -> list[Ra
     """
     if options.cycles is not None:
         located = [one for one in located if one.cycle in options.cycles]
-    _compare_sizes(located, options)
+    compare_sizes(located, options)
     by_name = _channels_are_named(located)
     per_cycle = [cycle for cycle, _, _ in located]
     planes = []
@@ -147,7 +147,7 @@ def raw_planes(located: Sequence[LocatedImage], options: ScanOptions) -> list[Ra
     return planes
 
 
-def _compare_sizes(located: Sequence[LocatedImage], options: ScanOptions) -> None:
+def compare_sizes(located: Sequence[LocatedImage], options: ScanOptions) -> None:
     """Log one sentence for each option that files contradict; refuse a z-step that nobody gave."""
     told: set[str] = set()
     for _, path, image in located:

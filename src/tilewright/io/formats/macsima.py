@@ -6,16 +6,12 @@ G-1_F-2_E-40.tif``). Stage positions, sizes and wavelengths are in the OME-XML o
 """
 
 import re
-from collections import defaultdict
-from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
-from tilewright.errors import RawDataError
-from tilewright.io.formats.common import clean_token, walk_images
-from tilewright.io.formats.located_images import LocatedImage
-from tilewright.io.formats.ome_tiff import ome_xml
-from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane, parse_ome_xml
+from tilewright.io.formats import tile_files
+from tilewright.io.formats.common import RawPlane, ScanOptions, clean_token, walk_images
+from tilewright.io.tiff.ome_xml import OmeImage
 
 _NAMES = (
     re.compile(
@@ -65,8 +61,8 @@ def parse_name(path: str) -> _File | None:
     )
 
 
-def read_images(raw_dir: str) -> list[LocatedImage]:
-    """Return the fields of every scan as tiles; racks, wells and ROIs are regions.
+def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
+    """Return the planes of every field, a tile each; racks, wells and ROIs are regions.
 
     Each scan (a stain, or a bleach before it) is a cycle, in the order of cycle and source. Of
     several exposures of a filter the longest is read.
@@ -76,58 +72,35 @@ def read_images(raw_dir: str) -> list[LocatedImage]:
     RawDataError
         A field has no stage position.
     """
-    files = [file for path in walk_images(raw_dir) if (file := parse_name(path))]
+    files = sorted(file for path in walk_images(raw_dir) if (file := parse_name(path)))
     scans = sorted({file.scan for file in files})
-    tiles: dict[tuple[tuple[int, str], str, int], list[_File]] = defaultdict(list)
+    longest: dict[tuple[tuple[int, str], str], float] = {}
     for file in files:
-        tiles[file.scan, file.region, file.field].append(file)
-    files_of = {scan: _channels(file for file in files if file.scan == scan) for scan in scans}
-    channels = {scan: [_channel(file) for file in files_of[scan].values()] for scan in scans}
-    located = []
-    for (scan, region, _), members in sorted(tiles.items()):
-        path = min(file.path for file in members)
-        image = replace(
-            _field_image(path),
-            channels=channels[scan],
-            planes=_planes(members, files_of[scan]),
-            region=region,
+        key = file.scan, file.filter
+        longest[key] = max(longest.get(key, 0.0), file.exposure_ms)
+    filters = {
+        scan: sorted({f for s, f in longest if s == scan}, key=lambda f: (f != _NUCLEAR, f))
+        for scan in scans
+    }
+    planes = [
+        RawPlane(
+            scans.index(file.scan) + 1,
+            str(filters[file.scan].index(file.filter) + 1),
+            None,
+            file.path,
+            tile=file.field,
+            region=file.region,
         )
-        located.append(LocatedImage(scans.index(scan) + 1, path, image))
-    return located
-
-
-def _channels(files: Iterable[_File]) -> dict[str, _File]:
-    """Return a file of the longest exposure of every filter, the nuclear one first."""
-    longest: dict[str, _File] = {}
-    for file in sorted(files, key=lambda file: (file.filter != _NUCLEAR, file.filter)):
-        best = longest.get(file.filter)
-        if best is None or file.exposure_ms > best.exposure_ms:
-            longest[file.filter] = file
-    return longest
-
-
-def _field_image(path: str) -> OmeImage:
-    """Return stage position and pixel size of a field."""
-    xml = ome_xml(path)
-    image = parse_ome_xml(xml, path)[0] if xml else None
-    if image is None or image.y is None:
-        raise RawDataError(
-            f"{path}: its OME-XML has no StageLabel with the position of the field; export the "
-            "raw tiles again, or use acquisition.convention 'pattern'"
-        )
-    return image
-
-
-def _planes(members: list[_File], channels: dict[str, _File]) -> list[OmePlane]:
-    order = list(channels)
-    return [
-        OmePlane(order.index(file.filter), 0, 0, file.path.rsplit("/", 1)[-1])
-        for file in sorted(members)
-        if file.exposure_ms == channels[file.filter].exposure_ms
+        for file in files
+        if file.exposure_ms == longest[file.scan, file.filter]
     ]
+    return tile_files.at_stage(planes, options, describe, needed=True)
 
 
-def _channel(file: _File) -> OmeChannel:
-    xml = ome_xml(file.path)
-    channel = parse_ome_xml(xml, file.path)[0].channels[0] if xml else None
-    return OmeChannel(file.marker, channel and channel.emission_nm, file.exposure_ms or None)
+def describe(path: str) -> OmeImage:
+    """Return what OME-XML and name tell of a file."""
+    image, file = tile_files.describe(path), parse_name(path)
+    if file is None:
+        return image
+    channel = image.channels[0]._replace(name=file.marker, exposure_ms=file.exposure_ms or None)
+    return replace(image, channels=[channel])

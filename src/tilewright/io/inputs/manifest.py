@@ -137,16 +137,17 @@ def _checked_tables(
 
 
 def planes_of(
-    raw_dir: str | os.PathLike[str], acquisition: Mapping[str, Any], cycles: Iterable[int]
+    raw_dir: str | os.PathLike[str], acquisition: Mapping[str, Any], cycles: Iterable[int] | None
 ) -> list[RawPlane]:
-    """Return the planes of a sample in some cycles, by its section ``acquisition``.
+    """Return the planes of a sample in some cycles, None in all, by its section ``acquisition``.
 
     Raises
     ------
     RawDataError
         They cannot be found, or are of another region.
     """
-    options = replace(scan_options(acquisition), cycles=tuple(cycles))
+    wanted = None if cycles is None else tuple(cycles)
+    options = replace(scan_options(acquisition), cycles=wanted)
     planes = scan(acquisition["convention"], raw_dir, options)
     return select_region(planes, options.region, raw_dir)
 

@@ -3,8 +3,7 @@
 One good plane of a channel is enough; more tiles are read only of a channel without signal.
 """
 
-import csv
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +12,7 @@ from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
 from tilewright.io.inputs.stitched_plane import PlaneWindows, windows_of
-from tilewright.io.inputs.tiles import Tiles, open_tiles, tiles_of_table
-from tilewright.io.tiff.metadata import of_tiff
-from tilewright.io.tiff.ome_xml import parse_ome_xml
+from tilewright.io.inputs.tiles import Tiles, tiles_of_table
 from tilewright.kernels.backend import cells
 from tilewright.kernels.padding import fill_padding
 
@@ -33,7 +30,6 @@ def pixel_problems(
     raw_dir: str,
     *,
     reference_channels: Mapping[int, str],
-    pages_are_planes: bool,
     stitched: bool,
     offset_counts: float | None = None,
     saturation_counts: float | None = None,
@@ -54,8 +50,6 @@ def pixel_problems(
         Folder below which the tables' paths lie.
     reference_channels : mapping of int to str
         By cycle.
-    pages_are_planes : bool
-        Whether pages are read as z-planes whatever the metadata of the file.
     stitched : bool
         Whether the planes are stitched images, which are checked in windows.
     offset_counts, saturation_counts : float, optional
@@ -70,13 +64,14 @@ def pixel_problems(
             tiles = windows_of(image) if stitched else image
             reference = channel == reference_channels[cycle]
             try:
-                _check_pages(tiles, pages_are_planes)
                 problem = _channel_problem(tiles, reference, offset_counts, saturation_counts)
             except RawDataError as error:
                 problems.append(str(error))
                 continue
             if problem:
                 role = " (the reference channel)" * reference
+                if reference and (others := sorted({*channels} - {cycle})):
+                    problem += f", or leave the cycle out: cycles: {others} in config.yaml"
                 problems.append(f"cycle {cycle}, channel {channel}{role}: {problem}")
     return problems
 
@@ -114,36 +109,15 @@ def _channel_problem(
     return f"{what}; copy the files again, or {fix} the markers table"
 
 
-def _check_pages(tiles: Tiles, pages_are_planes: bool) -> None:
-    first, *others = tiles.pages[0]
-    if not pages_are_planes or not others or first.path != others[0].path:
-        return
-    if others[0].page - first.page > 1:
-        return  # a hyperstack, whose channels lie between
-    path = str(first.path)
-    channels = declared_channels(path)
-    if channels > 1:
-        raise RawDataError(
-            f"{path}: by its metadata its pages are {channels} channels, which would be read as "
-            "z-planes; use acquisition.convention 'ome_tiff', or save one file per channel"
-        )
-
-
-def declared_channels(path: str) -> int:
-    """Return the number of channels in the OME-XML or ImageJ metadata of a TIFF, 1 without any."""
-    none = None, None
-    xml, imagej = of_tiff(path, lambda tiff: (tiff.ome_metadata, tiff.imagej_metadata), none)
-    if xml:
-        return max((len(image.channels) for image in parse_ome_xml(xml, path)), default=1)
-    return int((imagej or {}).get("channels", 1))
-
-
 def _places(tiles: Tiles) -> Iterator[tuple[int, int]]:
-    """Yield (tile, z): all tiles at mid-stack, spread over the grid; then other planes."""
+    """Yield (tile, z): all tiles in a quarter of the stack, spread over the grid; then others.
+
+    The check of stage positions decodes the middle planes.
+    """
     count, planes = len(tiles.row), tiles.shape[0]
     # Steps of the golden section spread over the grid from the start.
     order = sorted(range(count), key=lambda tile: (tile * 0.6180339887 + 0.5) % 1.0)
-    for z in dict.fromkeys((planes // 2, planes // 4, 3 * planes // 4)):
+    for z in dict.fromkeys((planes // 4, planes // 2, 3 * planes // 4)):
         yield from ((tile, z) for tile in order)
 
 
@@ -155,29 +129,12 @@ def _blank(plane: NDArray[Any], reference: bool) -> tuple[str, str] | None:
     clipped = np.count_nonzero(plane == high) / plane.size
     if high > 1 and clipped > _SATURATED:
         return "saturated", f"{clipped:.0%} of its pixels are at {high}"
-    if reference and not _has_structure(plane):
+    if reference and not has_structure(plane):
         return "noise without structure", f"median {np.median(plane):g}"
     return None
 
 
-def tiles_without_structure(manifest: Path, names: Iterable[str]) -> set[str]:
-    """Return those of the named tiles that show structure in no channel: they lie on glass.
-
-    The middle plane of each channel is read. Of a manifest without planes the set is empty.
-    """
-    with manifest.open(newline="", encoding="utf-8") as stream:
-        channels = dict.fromkeys(line["channel"] for line in csv.DictReader(stream))
-    bare = set(names)
-    channels.pop("", None)
-    for channel in channels:
-        tiles = open_tiles(manifest, channel)
-        for tile, name in enumerate(tiles.name.tolist()):
-            if name in bare and _has_structure(tiles.read(tile, tiles.shape[0] // 2)):
-                bare.remove(name)
-    return bare if channels else set()
-
-
-def _has_structure(plane: NDArray[Any]) -> bool:
+def has_structure(plane: NDArray[Any]) -> bool:
     """Return whether a plane (y, x) shows more than noise and uneven light."""
     return bool(structure(fill_padding(plane)) >= max(_STRUCTURE, _CHANCE * _BIN / plane.size**0.5))
 

@@ -92,6 +92,7 @@ def windows_of(image: Tiles) -> PlaneWindows:
     row, col = np.array(places, np.int64).T
     return PlaneWindows(
         name=np.array([f"{y} {x}" for y, x in places]),
+        sample=np.full(len(places), ""),
         row=row,
         col=col,
         nominal_px=np.array([(starts[0][y], starts[1][x]) for y, x in places], np.float64),

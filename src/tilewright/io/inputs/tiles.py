@@ -2,7 +2,7 @@
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -35,6 +35,8 @@ class Tiles:
 
     name: NDArray[np.str_]
     """str (n,): name of each tile in the tiles table."""
+    sample: NDArray[np.str_]
+    """str (n,): sample of each tile; "" where only one is open."""
     row: NDArray[np.int64]
     col: NDArray[np.int64]
     """int64 (n,): rows and columns of nominal positions, see
@@ -169,17 +171,18 @@ def open_tiles(manifest: str | Path, channel: str) -> Tiles:
     return tiles
 
 
-def open_scan(manifests: Sequence[str | Path], channel: str) -> Tiles:
+def open_scan(manifests: Mapping[str, str | Path], channel: str) -> Tiles:
     """Return the tiles of ``channel`` of several samples that one camera took, as islands.
 
-    Their planes are the first ones that all have. Arguments are those of :func:`open_tiles`.
+    Their planes are the first ones that all have. ``manifests`` are those of :func:`open_tiles` by
+    sample.
 
     Raises
     ------
     RawDataError
         A manifest has no such channel, or tiles differ in size or pixel type.
     """
-    every = [open_tiles(manifest, channel) for manifest in manifests]
+    every = [open_tiles(manifest, channel) for manifest in manifests.values()]
     first = every[0]
     alike = {(one.shape[1:], one.dtype, one.counts_per_unit) for one in every}
     if len(alike) > 1:
@@ -196,7 +199,8 @@ def open_scan(manifests: Sequence[str | Path], channel: str) -> Tiles:
     moved = [(one, row - one.row.min(), y - one.nominal_px[:, 0].min()) for one, row, y in places]
     return replace(
         first,
-        name=np.array([f"{n} {name}" for n, one in enumerate(every) for name in one.name]),
+        name=np.concatenate([one.name for one in every]),
+        sample=np.repeat(list(manifests), [len(one.name) for one in every]),
         row=np.concatenate([one.row + row for one, row, _ in moved]),
         col=np.concatenate([one.col for one in every]),
         nominal_px=np.concatenate([np.add(one.nominal_px, (y, 0.0)) for one, _, y in moved]),
@@ -231,6 +235,7 @@ def tiles_of_table(text: str, channel: str, raw_dir: str) -> Tiles | None:
     row, col = np.array(grid_places(nominal, shape), np.int64).T
     return Tiles(
         name=np.array(list(tiles)),
+        sample=np.full(len(tiles), ""),
         row=row,
         col=col,
         nominal_px=np.array(nominal),

@@ -85,6 +85,19 @@ def read_plane(path: str | Path, page: int | None = None) -> NDArray[np.float32]
     return plane.astype(np.float32)
 
 
+def read_numbers(json_path: str | Path) -> list[dict[str, Any]]:
+    """Return the numbers of each channel that :func:`write_illumination` wrote.
+
+    Raises
+    ------
+    ResultFileError
+        The file is damaged.
+    """
+    with result_file_errors(json_path, "record of flat-fields"):
+        channels = read_json(json_path)["channels"]
+        return [{**numbers, "channel": numbers["channel"]} for numbers in channels]
+
+
 def read_illumination(
     flat_path: str | Path, dark_path: str | Path, json_path: str | Path, channel: str
 ) -> tuple[Illumination, dict[str, Any]]:
@@ -95,8 +108,8 @@ def read_illumination(
     ResultFileError
         A file is damaged, or they do not fit each other.
     """
+    channels = read_numbers(json_path)
     with result_file_errors(json_path, "record of flat-fields"):
-        channels = read_json(json_path)["channels"]
         page = [numbers["channel"] for numbers in channels].index(channel)
     with result_file_errors(flat_path, "flat-field"):
         flat = read_plane(flat_path, page)

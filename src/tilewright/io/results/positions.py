@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import csv
-from collections.abc import Sequence, Set
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.io.results.result_file import result_file_errors, write_result
-from tilewright.kernels.tile_positions.overlap_strips import neighbours
 
 Floats = NDArray[np.float64]
 Indices = NDArray[np.int64]
@@ -21,8 +20,6 @@ Names = NDArray[np.str_]
 #: Columns of integers and of names; the others are floats.
 _INTEGERS = {"row", "col", "island", "accepted"}
 _NAMES = {"tile", "tile_a", "tile_b"}
-#: Part of a side up to which tiles that do not overlap are neighbours all the same.
-_GAP = 0.05
 
 
 @dataclass(frozen=True)
@@ -56,23 +53,6 @@ class Positions:
         corners = zip(self.y_px.tolist(), self.x_px.tolist(), strict=True)
         return dict(zip(self.tile.tolist(), corners, strict=True))
 
-    def without(self, tiles: Set[str]) -> Positions:
-        """Return the positions of all tiles but those named."""
-        others = ~np.isin(self.tile, sorted(tiles))
-        return Positions(*(values[others] for values in vars(self).values()))
-
-    def moved(self, y_px: float, x_px: float) -> Positions:
-        """Return the positions, all of them further on by as many pixels."""
-        return replace(self, y_px=self.y_px + y_px, x_px=self.x_px + x_px)
-
-    def neighbours(self, tile: tuple[int, int]) -> list[tuple[str, str, int]]:
-        """Return (a, b, axis) of tiles of size (y, x) that meet, b below (0) or right of a (1)."""
-        corners = np.stack([self.y_px, self.x_px], axis=1)
-        pairs, axes = neighbours(corners, tile, least_px=-_GAP * min(tile))
-        names = self.tile.tolist()
-        numbers = zip(pairs.tolist(), axes.tolist(), strict=True)
-        return [(names[a], names[b], axis) for (a, b), axis in numbers]
-
 
 @dataclass(frozen=True)
 class Edges:
@@ -104,34 +84,48 @@ class Edges:
     log10_chance: Floats
 
 
-def write_table(path: Path, table: Positions | Edges) -> None:
-    """Write a line for each tile or overlap; px with 4 digits, the solution has no more."""
-    names = [field.name for field in fields(table)]
-    lines = [",".join(names)]
-    for row in zip(*(getattr(table, name).tolist() for name in names), strict=True):
-        # + 0.0 turns -0.0 into 0.0, so that equal results are equal bytes.
-        cells = (
-            f"{v + 0.0:.4f}" if isinstance(v, float) else v if isinstance(v, str) else str(int(v))
-            for v in row
-        )
-        lines.append(",".join(cells))
+def write_table(path: Path, tables: Mapping[str, Positions] | Mapping[str, Edges]) -> None:
+    """Write a line for each tile or overlap of each sample of a scan.
+
+    Pixels have 4 digits, the solution has no more.
+    """
+    kind = Positions if isinstance(next(iter(tables.values())), Positions) else Edges
+    names = [field.name for field in fields(kind)]
+    lines = [",".join(["sample", *names])]
+    for sample, table in tables.items():
+        for row in zip(*(getattr(table, name).tolist() for name in names), strict=True):
+            # + 0.0 turns -0.0 into 0.0, so that equal results are equal bytes.
+            cells = (
+                f"{v + 0.0:.4f}"
+                if isinstance(v, float)
+                else v
+                if isinstance(v, str)
+                else str(int(v))
+                for v in row
+            )
+            lines.append(",".join([sample, *cells]))
     write_result(path, "\n".join(lines) + "\n")
 
 
-def read_positions(path: Path) -> Positions:
-    """Read what :func:`write_table` wrote.
+def read_positions(path: Path, sample: str | None = None) -> Positions:
+    """Read what :func:`write_table` wrote of a sample; None is all of a table of one sample.
 
     Raises
     ------
     ResultFileError
-        A column is missing, or a value is no number.
+        A column is missing, a value is no number, a tile is listed twice, or none is.
     """
     with result_file_errors(path, "table of positions"):
-        return Positions(**_read_csv(path, Positions))
+        table = _read_csv(path, Positions, sample)
+        if sample is not None and not len(table["tile"]):
+            raise ValueError(f"no tile of sample {sample}")
+        if len(np.unique(table["tile"])) != len(table["tile"]):
+            raise ValueError("duplicate tile")
+    return Positions(**table)
 
 
-def read_edges(path: Path) -> Edges:
-    """Read what :func:`write_table` wrote.
+def read_edges(path: Path, sample: str | None = None) -> Edges:
+    """Read what :func:`write_table` wrote of a sample; None is all of a table of one sample.
 
     Raises
     ------
@@ -139,7 +133,7 @@ def read_edges(path: Path) -> Edges:
         A column is missing, or a value is no number.
     """
     with result_file_errors(path, "table of overlaps"):
-        table = _read_csv(path, Edges)
+        table = _read_csv(path, Edges, sample)
     return Edges(**table | {"accepted": table["accepted"].astype(np.bool_)})
 
 
@@ -152,9 +146,11 @@ def write_tile_configuration(path: Path, names: Sequence[str], yx_px: Floats) ->
     write_result(path, "\n".join(lines) + "\n")
 
 
-def _read_csv(path: Path, kind: type[Positions | Edges]) -> dict[str, NDArray[Any]]:
+def _read_csv(
+    path: Path, kind: type[Positions | Edges], sample: str | None
+) -> dict[str, NDArray[Any]]:
     with path.open(encoding="utf-8", newline="") as stream:
-        rows = list(csv.DictReader(stream))
+        rows = [row for row in csv.DictReader(stream) if sample in (None, row["sample"])]
     table: dict[str, NDArray[Any]] = {}
     for name in (field.name for field in fields(kind)):
         of = np.str_ if name in _NAMES else np.int64 if name in _INTEGERS else np.float64

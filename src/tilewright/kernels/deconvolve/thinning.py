@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Array, Backend, Bools
+from tilewright.kernels.backend import Array, Backend
 from tilewright.kernels.deconvolve.blur import Blur
 from tilewright.kernels.deconvolve.richardson_lucy import RichardsonLucy
 from tilewright.kernels.noise import photon_transfer
@@ -104,7 +104,7 @@ def choose_iterations(
     camera: CountModel,
     *,
     margin: tuple[int, int, int],
-    plane_mask: Bools | None = None,
+    mask: Array | None = None,
 ) -> Stopping:
     """Return the number of iterations that predicts held-out photons best (Poisson thinning).
 
@@ -126,8 +126,8 @@ def choose_iterations(
         From :func:`measure_camera`.
     margin : tuple of int
         See :func:`tilewright.kernels.deconvolve.richardson_lucy.scene_margin`.
-    plane_mask : ndarray of bool, shape (z,), optional
-        Planes that were measured, see :meth:`RichardsonLucy.load`.
+    mask : ndarray of bool, shape (z, y, x), optional
+        Voxels that were measured, see :meth:`RichardsonLucy.load`.
 
     Examples
     --------
@@ -143,7 +143,7 @@ def choose_iterations(
     half, other = _photon_halves(stack, camera)
     solver = RichardsonLucy(Blur(backend, psf, (z, y, x), margin))
     background = camera.background_counts / gain / 2
-    solver.load(backend.asarray(half), background, plane_mask=plane_mask)
+    solver.load(backend.asarray(half), background, mask)
     held_out = _held_out_divergence(solver, backend.asarray(other))
     return Stopping(_fewest_iterations(held_out), _CRITERION, tuple(held_out))
 
@@ -171,6 +171,6 @@ def _held_out_divergence(solver: RichardsonLucy, other: Array) -> list[float]:
     held_out: list[float] = []
     best = 0
     while len(held_out) < _MOST_ITERATIONS and len(held_out) - best <= _PATIENCE:
-        held_out.append(round(solver.iterate(other)[1], 7))
+        held_out.append(round(solver.iterate(other), 7))
         best = int(np.argmin(held_out))
     return held_out

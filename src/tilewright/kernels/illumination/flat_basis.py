@@ -11,8 +11,6 @@ from tilewright.kernels.backend import Floats, Ints
 #: Largest total degree: 119 coefficients. A ring half way to the border of a tenth of the tile's
 #: width is left at 6 % with 14 and at 10 % with 12.
 MAX_ORDER = 14
-#: Degree of fields that tiles show to be finer: 230 coefficients, which leave 0.4 % of that ring.
-FINE_ORDER = 20
 
 _LARGEST = 20.0
 

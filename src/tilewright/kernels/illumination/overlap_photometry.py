@@ -9,7 +9,6 @@ need no threshold: they measure the offset. All on the host in float64.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +18,10 @@ from tilewright.kernels.illumination.flat_basis import legendre_design, log_flat
 from tilewright.kernels.illumination.overlap_cells import OverlapCells
 from tilewright.kernels.noise import MEDIAN_CHI2
 
-FOLDS = 5
+_FOLDS = 5
 _SIGNAL_BINS = 16
+#: Differences from which scatters are estimated, at least.
+_SAMPLE = 20_000
 #: Cells whose relative difference scatters more than this do not count in the rms.
 _MAX_SCATTER = 0.4
 #: Larger relative differences count as this much in the quality number (debris, a wrong position).
@@ -41,6 +42,19 @@ class InformationForm:
     def __add__(self, other: InformationForm) -> InformationForm:
         """Join independent evidence."""
         return InformationForm(self.matrix + other.matrix, self.vector + other.vector)
+
+    def __sub__(self, other: InformationForm) -> InformationForm:
+        """Leave evidence out."""
+        return InformationForm(self.matrix - other.matrix, self.vector - other.vector)
+
+    def mean(self) -> Floats:
+        """Return the mean."""
+        return np.asarray(np.linalg.solve(self.matrix, self.vector))
+
+    @classmethod
+    def none(cls, size: int) -> InformationForm:
+        """Return no evidence."""
+        return cls(np.zeros((size, size)), np.zeros(size))
 
 
 @dataclass(frozen=True)
@@ -118,19 +132,33 @@ def differences(
     first, second = cells.first - offset_counts, cells.second - offset_counts
     signal = (first + second) / (flat_first + flat_second)
     value = first / flat_first - second / flat_second
-    rank = np.argsort(np.argsort(signal, kind="stable"), kind="stable")
-    group = rank * _SIGNAL_BINS // max(len(rank), 1)
-    size = np.abs(value)
-    scatter = np.zeros(_SIGNAL_BINS)
-    for k in np.unique(group):
-        scatter[k] = float(np.median(size[group == k])) / 0.6745
-    spread = np.maximum(np.maximum(scatter[group], 1e-3 * np.abs(signal)), 1e-3)
+    spread = scatter_by_signal(signal, value)
     weight = 1.0 / (1.0 + (0.5 * value / spread) ** 2) ** 2 if robust else np.ones_like(value)
     return Differences(cells, signal, value, spread, weight, 1.0 / flat_second - 1.0 / flat_first)
 
 
+def scatter_by_signal(signal: Floats, value: Floats) -> Floats:
+    """Return the robust standard deviation of ``value`` (m,) among those of like ``signal`` (m,).
+
+    >>> noise = np.random.default_rng(0).normal(0, np.repeat([1.0, 9.0], 5000))
+    >>> scatter_by_signal(np.arange(10_000.0), noise)[[0, 9_999]].round(-1)
+    array([ 0., 10.])
+    """
+    step = max(signal.size // _SAMPLE, 1)
+    signals, sizes = signal[::step], np.abs(value[::step])
+    if not signals.size:
+        return np.ones_like(signal)
+    limit = np.quantile(signals, np.arange(1, _SIGNAL_BINS) / _SIGNAL_BINS)
+    group = np.searchsorted(limit, signals)
+    spread = np.zeros(_SIGNAL_BINS)
+    for k in np.unique(group):
+        spread[k] = float(np.median(sizes[group == k])) / 0.6745
+    scatter = spread[np.searchsorted(limit, signal)]
+    return np.asarray(np.maximum(np.maximum(scatter, 1e-3 * np.abs(signal)), 1e-3))
+
+
 def information_by_fold(
-    cell_differences: Differences, coefficient: Floats, offset_counts: float, order: int
+    cell_differences: Differences, coefficient: Floats, offset_counts: float
 ) -> tuple[list[InformationForm], Ints]:
     """Return the evidence of each fold of edges, and the fold of each cell.
 
@@ -138,14 +166,14 @@ def information_by_fold(
     variances are raised by how far means of neighbouring cells scatter beyond single cells.
     """
     names, index = np.unique(cell_differences.cells.edge, return_inverse=True)
-    fold = (np.random.default_rng(0).permutation(len(names)) % FOLDS)[index]
+    fold = (np.random.default_rng(0).permutation(len(names)) % _FOLDS)[index]
     factor = _common_error(cell_differences)
     parts = []
-    for k in range(FOLDS):
+    for k in range(_FOLDS):
         inside = np.flatnonzero(fold == k)
         cells = cell_differences.cells.take(inside)
-        design = legendre_design(cells.place_first, order)
-        design -= legendre_design(cells.place_second, order)
+        design = legendre_design(cells.place_first)
+        design -= legendre_design(cells.place_second)
         root = np.sqrt(cell_differences.robust[inside]) / cell_differences.scatter[inside]
         design *= (cell_differences.signal[inside] * root)[:, None]
         rows = np.concatenate(
@@ -177,29 +205,37 @@ def _neighbours(cells: OverlapCells) -> Ints:
     return np.asarray(group, dtype=np.int64)
 
 
-def random_effects(
-    measurement: tuple[float, float] | None, others: Sequence[tuple[float, float]]
-) -> tuple[float, float] | None:
-    """Return a value and its standard error from its own measurement and those of its like.
+def value_by_others(values: Floats, errors: Floats) -> list[tuple[float, float]]:
+    """Return what all other measurements say of each one: value and standard error.
 
     How far like values differ beyond their errors is estimated by moments (DerSimonian & Laird,
     Controlled Clinical Trials 7, 1986).
 
-    >>> [round(v, 2) for v in random_effects((116.0, 1.2), [(120.0, 0.3), (119.8, 0.3)])]
-    [118.22, 0.79]
-    >>> [round(v, 2) for v in random_effects((100.0, 0.2), [(500.0, 0.2)])]
-    [100.0, 0.2]
+    Parameters
+    ----------
+    values, errors : ndarray of float64, shape (n,)
+        Measurements and their standard errors; infinite for what was not measured.
+
+    Returns
+    -------
+    list of (float, float)
+        The error is infinite where no other was measured.
+
+    Examples
+    --------
+    >>> said = value_by_others(np.array([116.0, 120.0, 0.0]), np.array([1.2, 0.3, np.inf]))
+    >>> [[round(value), round(error)] for value, error in said]
+    [[120, 4], [116, 4], [118, 3]]
     """
-    every = np.array([*([measurement] if measurement else []), *others]).reshape(-1, 2)
-    if len(every) < 2:
-        return (float(every[0, 0]), float(every[0, 1])) if len(every) else None
-    value, weight = every[:, 0], 1.0 / every[:, 1] ** 2
-    excess = weight @ (value - np.average(value, weights=weight)) ** 2 - (len(value) - 1)
-    between = max(0.0, excess / (weight.sum() - (weight**2).sum() / weight.sum()))
-    weight = 1.0 / (1.0 / weight + between)
-    if measurement is None:
-        return float(np.average(value, weights=weight)), float(np.sqrt(1 / weight.sum() + between))
-    mean, variance = np.average(value[1:], weights=weight[1:]), 1 / weight[1:].sum() + between
-    precision = 1.0 / measurement[1] ** 2 + 1.0 / variance
-    pooled = (measurement[0] / measurement[1] ** 2 + mean / variance) / precision
-    return float(pooled), float(precision**-0.5)
+    weight = 1.0 / errors**2
+    total = max(float(weight.sum()), 1e-12)
+    excess = weight @ (values - weight @ values / total) ** 2 - (np.count_nonzero(weight) - 1)
+    between = max(0.0, float(excess) / max(total - float((weight**2).sum()) / total, 1e-12))
+    weight = 1.0 / (errors**2 + between)
+    told = []
+    for k in range(len(values)):
+        rest = np.delete(weight, k)
+        precision = float(rest.sum())
+        value = float(rest @ np.delete(values, k)) / max(precision, 1e-12)
+        told.append((value, float(np.sqrt(1.0 / precision + between)) if precision else np.inf))
+    return told

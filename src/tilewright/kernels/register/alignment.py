@@ -2,8 +2,8 @@
 
 Images are compared by their *texture*: a band of spatial frequencies of the square root of the
 counts, which evens out shot noise, staining brightness and saturated spots. Rotation and shift
-come from the normalised cross-correlation over all shifts, normalised on each overlap
-(Padfield 2012, https://doi.org/10.1109/TIP.2011.2181402).
+are those whose overlay has the highest peak, over all shifts, of the correlation that finds the
+shifts of blocks.
 """
 
 from dataclasses import dataclass, replace
@@ -12,14 +12,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.kernels.backend import Array, Backend, Floats, fast_len
+from tilewright.kernels.register.block_shifts import PEAK_RADIUS, search_shifts
 from tilewright.kernels.register.warp import Transform, displacement, sample
 
 #: Pixels around an image that the band-pass reaches: 3 sigma and twice 5 sigma, at sigma 1.
 BANDPASS_HALO_PX = 13
-#: Peaks this near the best one belong to it and are no chance maxima.
-_PEAK_RADIUS = 4
-#: An overlay of less than this share of the texture's energy is not trusted.
-_MIN_OVERLAP = 0.08
 
 
 @dataclass(frozen=True)
@@ -76,8 +73,8 @@ def bandpass_sqrt(backend: Backend, image: Array, levels: Levels) -> Array:
 class CoarseAlignment:
     """The rotation and shift that best overlay two overviews.
 
-    ``score`` is the correlation coefficient on the overlap times the root of the overlap's share
-    of the texture; ``chance`` is the best score at a shift that contradicts it.
+    ``score`` is the share of the correlation that the peak holds; ``chance`` is the best score at a
+    shift that contradicts it.
     """
 
     angle_deg: float
@@ -125,43 +122,29 @@ def coarse_alignment(
     >>> coarse_alignment(cpu, *images, np.zeros(1), 20.0).shift_px
     (-5, -3)
     """
-    fft = backend.fft
-    sizes = tuple(zip(reference.shape, moving.shape, strict=True))
-    shape = (fast_len(sum(sizes[0])), fast_len(sum(sizes[1])))
-    with backend.fft_threads():
-        scale = _score_scale(backend, reference, moving, shape, max_shift_px)
-        spectrum = fft.rfft2(moving, s=shape)
-        peaks = []
-        for angle in angles_deg:
-            rotated = _rotated(backend, reference, float(angle))
-            cross = backend.xp.conj(fft.rfft2(rotated, s=shape)) * spectrum
-            peaks.append(_two_peaks(backend, fft.irfft2(cross, s=shape) * scale))
-    best = max(range(len(peaks)), key=lambda i: (peaks[i][0], -abs(float(angles_deg[i]))))
-    score, shift, _ = peaks[best]
-    rivals = [
-        second if np.hypot(*np.subtract(place, shift)) <= 2 * _PEAK_RADIUS else top
-        for top, place, second in peaks
+    rows, columns = (
+        fast_len(sum(sizes)) for sizes in zip(reference.shape, moving.shape, strict=True)
+    )
+
+    def padded(image: Array) -> Array:
+        ends = ((0, rows - image.shape[0]), (0, columns - image.shape[1]))
+        return backend.xp.pad(image, ends)[None]
+
+    reach = int(min(max_shift_px, rows // 2 - 1)), int(min(max_shift_px, columns // 2 - 1))
+    other = padded(moving)
+    found = [
+        search_shifts(backend, padded(_rotated(backend, reference, float(angle))), other, reach)
+        for angle in angles_deg
     ]
-    return CoarseAlignment(float(angles_deg[best]), shift, score, max(rivals))
-
-
-def _score_scale(
-    backend: Backend, reference: Array, moving: Array, shape: tuple[int, int], max_shift_px: float
-) -> Array:
-    """Return by what a correlation is multiplied for the score of each shift; 0: not allowed."""
-    xp, fft = backend.xp, backend.fft
-    # Energy of either image inside the other's frame, for every shift at once.
-    frames = [fft.rfft2(xp.ones(image.shape, xp.float32), s=shape) for image in (reference, moving)]
-    powers = [fft.rfft2(image * image, s=shape) for image in (reference, moving)]
-    inside_m = xp.maximum(fft.irfft2(powers[1] * xp.conj(frames[0]), s=shape), 0.0)
-    inside_r = xp.maximum(fft.irfft2(frames[1] * xp.conj(powers[0]), s=shape), 0.0)
-    share = xp.minimum(inside_m / (inside_m.max() + 1e-12), inside_r / (inside_r.max() + 1e-12))
-    allowed = share > _MIN_OVERLAP
-    for axis in range(2):
-        shifts = xp.abs(fft.fftfreq(shape[axis], 1.0 / shape[axis]))
-        allowed &= xp.expand_dims(shifts <= max_shift_px, 1 - axis)
-    # NCC x sqrt(share): chance maxima grow as the overlap shrinks.
-    return allowed * xp.sqrt(share / (inside_m * inside_r + 1e-12))
+    scores = np.array([one.score[0] for one in found])
+    best = int(np.lexsort((np.abs(angles_deg), -np.round(scores, 4)))[0])
+    shift = found[best].shift_px[0]
+    rivals = [
+        one.chance[0] if np.hypot(*(one.shift_px[0] - shift)) <= 2 * PEAK_RADIUS else one.score[0]
+        for one in found
+    ]
+    y, x = np.rint(shift).astype(int).tolist()
+    return CoarseAlignment(float(angles_deg[best]), (y, x), float(scores[best]), float(max(rivals)))
 
 
 def _rotated(backend: Backend, image: Array, angle_deg: float) -> Array:
@@ -173,18 +156,3 @@ def _rotated(backend: Backend, image: Array, angle_deg: float) -> Array:
     y_px, x_px = (np.arange(size, dtype=np.float64) for size in shape)
     shift = displacement(backend, back, y_px, x_px)
     return sample(backend, image, (0, 0), shape, shift, (0, 0))[0]
-
-
-def _two_peaks(backend: Backend, scores: Array) -> tuple[float, tuple[int, int], float]:
-    """Return the best score of a periodic map, its signed shift, and the best score elsewhere."""
-    xp = backend.xp
-    rounded = xp.round(scores, 4)
-    rows, columns = scores.shape
-    index = int(rounded.argmax())
-    y, x = divmod(index, columns)
-    top = float(rounded[y, x])
-    around = np.arange(-_PEAK_RADIUS, _PEAK_RADIUS + 1)
-    near_y, near_x = np.meshgrid((y + around) % rows, (x + around) % columns, indexing="ij")
-    rounded[backend.asarray(near_y, np.int64), backend.asarray(near_x, np.int64)] = 0.0
-    shift = (y - rows if y > rows // 2 else y, x - columns if x > columns // 2 else x)
-    return top, shift, float(rounded.max())

@@ -23,6 +23,7 @@ _REACH = 0.1
 #: Overlaps that are tried where the stated one does not match; with the search they cover all from
 #: 0 to 0.55.
 _OVERLAPS = (0.05, 0.15, 0.3, 0.45)
+_STRAIGHT = tuple((overlap, 0.0) for overlap in _OVERLAPS)
 #: Part of a side by which neighbours may lie across, where they are found nowhere else: rows that
 #: run slantwise.
 _SLANTS = (-0.4, -0.2, 0.2, 0.4)
@@ -32,18 +33,18 @@ _NEAREST = 0.05
 #: doubt: the one overlap with tissue of 38 x 192 px has 1.7, what a blank tile matches up to 0.6.
 _BEYOND_DOUBT = 2.0
 #: NCC above that of the best rival peak, times certainty, from which a match counts.
-_CLEAR = 0.05
+CLEAR = 0.05
 #: The same of a match that contradicts another direction, and of one or two that count alone: the
 #: only overlap with tissue of 38 x 192 px has 0.39, two tiles of different tissue up to 0.3.
-_SURE, _ALONE = 0.4, 0.35
+_SURE, ALONE = 0.4, 0.35
 #: Pairs, and share of matches among them, at the stated overlap from which no other direction is
 #: tried.
 _MANY, _MOST = 4, 0.8
 #: How many times the score in any other direction matches have in theirs: two tiles of different
 #: tissue match somewhere with an NCC of up to 0.6, and no better than elsewhere.
-_RIVAL_FACTOR = 2.0
+RIVAL_FACTOR = 2.0
 #: Part of the usual structure from which a tile has some.
-_TEXTURED = 0.5
+TEXTURED = 0.5
 #: Cosine of the rotation from which one axis that matches does not tell how the other lies.
 _UPRIGHT = 0.5
 #: Part of a side within which matches agree; stages miss their places by up to 0.03.
@@ -153,7 +154,7 @@ def fit_stage_map(backend: Backend, tiles: Array, nominal_px: Floats) -> StageMa
         weakest = strength[pairs].min(axis=1) if len(pairs) else np.zeros(0)
         pairs = pairs[np.argsort(-weakest, kind="stable")[:_PAIRS]]
         axes += bool(len(pairs))
-        textured = (strength[pairs] >= _TEXTURED * np.median(strength)).all(axis=1)
+        textured = (strength[pairs] >= TEXTURED * np.median(strength)).all(axis=1)
         matches = _best_direction(backend, tiles, nominal, pairs, axis) if len(pairs) else None
         found += [matches] if matches else []
         compared += int((textured | (matches.agree if matches else False)).sum())
@@ -213,13 +214,13 @@ def displaced_tiles(
         here = [(1.0 - abs(moved[axis]) / shape[axis], beside)]
         matches = _matches(backend, tiles, pairs, expected, direction, here)
         off = np.abs(matches.displacement - expected).max(axis=1)
-        rest = np.flatnonzero((matches.score <= _CLEAR) | (off > near))[: 2 * _PAIRS]
+        rest = np.flatnonzero((matches.score <= CLEAR) | (off > near))[: 2 * _PAIRS]
         if not len(rest):
             continue
         places = [(overlap, slant) for overlap in _OVERLAPS for slant in (0.0, *_SLANTS)]
         matches = _matches(backend, tiles, pairs[rest], expected[rest], direction, places)
         away = matches.displacement - expected[rest]
-        for k in np.flatnonzero((matches.score > _CLEAR) & (np.abs(away).max(axis=1) > near)):
+        for k in np.flatnonzero((matches.score > CLEAR) & (np.abs(away).max(axis=1) > near)):
             a, b = pairs[rest[k]].tolist()
             offsets[a].append(-away[k])
             offsets[b].append(away[k])
@@ -316,13 +317,13 @@ def _beats_chance(best: _Matches, tried: Iterable[_Matches]) -> bool:
     """Return whether matches are clearly better than the same pairs in other directions."""
     others = [matches.score for matches in tried if matches.direction != best.direction]
     rival = np.max(others, axis=0)[best.agree].sum()
-    return best.strength >= _RIVAL_FACTOR * float(rival)
+    return best.strength >= RIVAL_FACTOR * float(rival)
 
 
 def _enough(matches: _Matches, count: int) -> bool:
     """Return whether a third of the pairs agree: three, or fewer that match beyond doubt."""
     agreeing = matches.score[matches.agree]
-    return len(agreeing) >= max(1, count / 3) and (len(agreeing) >= 3 or agreeing.min() > _ALONE)
+    return len(agreeing) >= max(1, count / 3) and (len(agreeing) >= 3 or agreeing.min() > ALONE)
 
 
 def _matches(
@@ -333,9 +334,32 @@ def _matches(
     direction: tuple[int, int],
     places: Iterable[tuple[float, float]],
 ) -> _Matches:
-    """Measure pairs as if b lay in one direction (image axis, sign) of a.
+    """Measure pairs in one direction, and find those that agree."""
+    displacement, score = measure_pairs(backend, tiles, pairs, direction, places)
+    agree = _agreement(step, displacement, score, min(int(n) for n in tiles.shape[1:]))
+    none = np.full((len(pairs), 2), np.nan)
+    return _Matches(direction, pairs, step, displacement, score, agree, none)
 
-    ``places`` are overlaps, each with how far across b lies, as fractions of a side.
+
+def measure_pairs(
+    backend: Backend,
+    tiles: Array,
+    pairs: Ints,
+    direction: tuple[int, int],
+    places: Iterable[tuple[float, float]] = _STRAIGHT,
+) -> tuple[Floats, Floats]:
+    """Return the displacement (m, 2) and score (m,) of pairs as if b lay in a direction of a.
+
+    Parameters
+    ----------
+    tiles : array, shape (n, y, x)
+        As for :func:`fit_stage_map`.
+    pairs : ndarray of int64, shape (m, 2)
+        Numbers of tiles a and b.
+    direction : (int, int)
+        Axis of the image, and sign.
+    places : iterable of (float, float)
+        Overlaps, each with how far across b lies, as fractions of a side.
     """
     axis, sign = direction
     shape = (int(tiles.shape[1]), int(tiles.shape[2]))
@@ -353,9 +377,7 @@ def _matches(
             better = (score > best) & (off < reach - 1)
             best[better] = score[better]
             displacement[better] = sign * plan.displacement(shifts.shift_px)[better]
-    agree = _agreement(step, displacement, best, min(shape))
-    none = np.full((len(pairs), 2), np.nan)
-    return _Matches(direction, pairs, step, displacement, best, agree, none)
+    return displacement, best
 
 
 def _certainty(false_match_probability: Floats) -> Floats:
@@ -369,7 +391,7 @@ def _agreement(step: Floats, displacement: Floats, score: Floats, side: int) -> 
     length = np.hypot(*step.T)
     ratio = displacement / length[:, None]
     apart = np.abs(ratio[:, None, :] - ratio[None, :, :]).max(axis=2) * length[:, None]
-    clear = score > _CLEAR
+    clear = score > CLEAR
     alike = (apart <= _ALIKE * side) & clear[None, :] & clear[:, None]
     most = int(np.argmax(np.round(alike @ score, 4)))
     return np.asarray(alike[most])

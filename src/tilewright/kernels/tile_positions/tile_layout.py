@@ -1,269 +1,163 @@
-"""Find in which order a microscope laid its tiles, by correlating the borders they would share."""
+"""In which order a microscope took numbered tiles: for which grids their overlaps speak."""
 
-from dataclasses import dataclass
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
-from tilewright.kernels.backend import Array, Backend, Floats, Ints
-from tilewright.kernels.tile_positions.overlap_strips import plan_strips
-from tilewright.kernels.tile_positions.phase_correlation import correlate_tiles
-from tilewright.kernels.tile_positions.stage_map import edge_strength
+from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints
+from tilewright.kernels.tile_positions.stage_map import (
+    ALONE,
+    CLEAR,
+    RIVAL_FACTOR,
+    TEXTURED,
+    edge_strength,
+    measure_pairs,
+)
 from tilewright.kernels.tile_positions.tile_order import LAYOUTS, tile_places
 
-Edge = tuple[int, int, int]
-
-#: Overlaps compared per direction and layout: the most textured ones decide.
-_EDGES_PER_AXIS = 12
-_SIGMA_PX = 1.5
-_BATCH = 32
-
-
-@dataclass(frozen=True)
-class LayoutScore:
-    """How well a layout fits."""
-
-    name: str
-    """One of :data:`~tilewright.kernels.tile_positions.tile_order.LAYOUTS`."""
-    row: Ints
-    col: Ints
-    """int64 (n,): place of each tile, in order of acquisition."""
-    score: float
-    """Mean over the overlaps of the NCC above that of the best rival peak, estimated from the most
-    textured overlaps of each direction; chance gives less than 0.05, neighbours in tissue 0.3 to
-    0.9.
-    """
-    overlaps: int
-    """Pairs of neighbours in the grid."""
+#: Directions (axis, sign) in which a tile may lie of the one before.
+_DIRECTIONS = ((1, 1), (1, -1), (0, 1), (0, -1))
+_STEPS = {(0, 1): 0, (0, -1): 1, (1, 0): 2, (-1, 0): 3}
+#: Pairs of neighbouring runs compared of each grid: the most textured ones decide.
+_PAIRS = 16
+#: Grids of which neighbouring runs are compared: a raster's consecutive tiles speak for two, up and
+#: down, of each length of run that blank tiles leave open.
+_LEADING = 8
+#: Share of the overlaps that tell a direction which must speak for a grid, and share of those of
+#: tiles with structure: a wrong grid shares half of them with the right one, a raster and a snake
+#: every other run. Where a run is shorter, or there is one alone, nearly all of the latter must: of
+#: a 4 x 4 raster that lost a tile and was numbered on 74 % speak for one that was stopped.
+_NEARLY_ALL, _MANY, _FEW = 0.9, 0.5, 5
+#: Part of the votes of the best grid up to which the next one has some, where the best is sure.
+_NEXT = 0.75
+_BATCH = 64
 
 
-@dataclass(frozen=True)
-class GridScore:
-    """A grid size and its best layout."""
+class GridVotes(NamedTuple):
+    """A grid of tiles with an order, and how many overlaps speak for it."""
 
     rows: int
     cols: int
-    layout: LayoutScore
+    layout: str
+    """One of :data:`~tilewright.kernels.tile_positions.tile_order.LAYOUTS`."""
+    places: Ints
+    """int64 (n, 2): (row, col) of each tile, from 0."""
+    votes: int
+    against: int
+    compared: int
+    """Overlaps that show neighbours so, elsewhere, and all of tiles with structure."""
 
+    @property
+    def lead(self) -> int:
+        """Votes less overlaps that show something else, or nothing."""
+        return 2 * self.votes - self.compared
 
-def rank_layouts(
-    backend: Backend,
-    tiles: Array,
-    rows: int,
-    cols: int,
-    overlap: float,
-    numbers: Ints | None = None,
-) -> list[LayoutScore]:
-    """Rank the sixteen orders and orientations of a grid, best first.
-
-    Layouts that put every tile into the same place (a single row has many) count once, under
-    the first name.
-
-    Parameters
-    ----------
-    tiles : array, shape (n, y, x)
-        One plane of each tile in order of acquisition, reduced in size at will (256 px wide is
-        enough), float32.
-    rows, cols : int
-        Size of the grid.
-    overlap : float
-        Part of a tile's side that neighbours share, between 0.01 and 0.9.
-    numbers : ndarray of int64, shape (n,), optional
-        Of a grid with gaps: the number of each tile in the order of acquisition, from 0.
-
-    Raises
-    ------
-    ValueError
-        The grid does not hold the tiles, or the overlap is out of range.
-
-    Examples
-    --------
-    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(112, 112)), 2)
-    >>> corners = [(0, 0), (0, 48), (48, 48), (48, 0)]
-    >>> tiles = np.stack([scene[y : y + 64, x : x + 64] for y, x in corners])
-    >>> rank_layouts(cpu, tiles, 2, 2, 0.25)[0].name
-    'snake_right_down'
-    """
-    tiles = backend.asarray(tiles)
-    at = np.arange(tiles.shape[0]) if numbers is None else numbers
-    return _rank(backend, tiles, at, (rows, cols), overlap, edge_strength(backend, tiles), {})
-
-
-def is_clear(ranking: list[LayoutScore]) -> bool:
-    """Return whether the best layout is clearly better than the second.
-
-    A wrong layout shares up to half of its overlaps with the right one (a raster and a snake
-    agree on every other run), hence the factor 0.75.
-
-    >>> is_clear([LayoutScore(name, [], [], score, 9) for name, score in (("a", 0.5), ("b", 0.2))])
-    True
-    """
-    if not ranking or ranking[0].score < 0.1:
-        return False
-    return len(ranking) == 1 or ranking[1].score < 0.75 * ranking[0].score
+    def __str__(self) -> str:
+        return f"{self.rows} x {self.cols} {self.layout} ({self.votes} of {self.compared})"
 
 
 def rank_grids(
-    backend: Backend,
-    tiles: Array,
-    overlap: float,
-    numbers: Ints | None = None,
-    *,
-    ragged: bool = False,
-) -> list[GridScore]:
-    """Rank every rows × cols that holds the tiles, best first, each with its best layout.
+    backend: Backend, tiles: Array, sizes: Iterable[tuple[int, int]], numbers: Ints
+) -> list[GridVotes]:
+    """Return grids with their orders, those for which most overlaps speak first.
+
+    Consecutive tiles are compared in all directions, and neighbouring runs of the leading grids.
+    Grids that put every tile into the same place count once.
 
     Parameters
     ----------
     tiles : array, shape (n, y, x)
-        As for :func:`rank_layouts`.
-    overlap : float
-        Part of a tile's side that neighbours share.
-    numbers : ndarray of int64, shape (n,), optional
-        As for :func:`rank_layouts`.
-    ragged : bool
-        Whether the last run may be shorter: a scan may be stopped.
-
-    Raises
-    ------
-    ValueError
-        There is no tile, or the overlap is out of range.
+        One plane of each tile, reduced in size at will (256 px wide is enough), float32.
+    sizes : iterable of (int, int)
+        Rows and columns.
+    numbers : ndarray of int64, shape (n,)
+        Ascending number of each tile in the order of acquisition, from 0; some may be missing.
 
     Examples
     --------
     >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(112, 112)), 2)
     >>> corners = [(0, 0), (0, 48), (48, 48), (48, 0)]
     >>> tiles = np.stack([scene[y : y + 64, x : x + 64] for y, x in corners])
-    >>> best = rank_grids(cpu, tiles, 0.25)[0]
-    >>> best.rows, best.cols
-    (2, 2)
+    >>> print(rank_grids(cpu, tiles, [(2, 2), (1, 4)], np.arange(4))[0])
+    2 x 2 snake_right_down (4 of 4)
     """
-    device_tiles = backend.asarray(tiles)
-    count = device_tiles.shape[0]
-    if count == 0:
-        raise ValueError("no tile was given; a layout needs at least one")
-    at = np.arange(count) if numbers is None else np.asarray(numbers, np.int64)
-    last = int(at.max()) + 1
-    strength = edge_strength(backend, device_tiles)
-    cache: dict[Edge, float] = {}
-    sizes = [(rows, last // rows) for rows in range(1, last + 1) if last % rows == 0]
-    if ragged:
-        runs = {(-(-last // length), length) for length in range(2, last)}
-        sizes = sorted({*sizes, *runs, *((length, n) for n, length in runs)})
-    grids = []
+    tiles = backend.asarray(tiles)
+    strength = edge_strength(backend, tiles)
+    textured = strength >= TEXTURED * np.quantile(strength, 0.75)
+    first = np.flatnonzero(np.diff(numbers) == 1)
+    runs = np.stack([first, first + 1], axis=1)
+    label = _directions(backend, tiles, runs, textured)
+    grids: dict[bytes, GridVotes] = {}
     for rows, cols in sizes:
-        best = _rank(backend, device_tiles, at, (rows, cols), overlap, strength, cache)[0]
-        grids.append(GridScore(rows, cols, best))
+        for name in LAYOUTS:
+            places = np.array(tile_places(name, rows, cols), np.int64)[numbers]
+            places = places - places.min(axis=0)
+            grid = GridVotes(rows, cols, name, places, *_votes(runs, label, textured, places))
+            grids.setdefault(places.tobytes(), grid)
+    ranked = sorted(grids.values(), key=lambda grid: -grid.lead)
+    leading = []
+    for grid in ranked[:_LEADING]:
+        pairs = _beside(grid.places, strength)
+        more = _votes(pairs, _directions(backend, tiles, pairs, textured), textured, grid.places)
+        votes = (a + b for a, b in zip(grid[-3:], more, strict=True))
+        leading.append(GridVotes(*grid[:4], *votes))
+    return sorted(leading, key=lambda grid: -grid.lead)
 
-    # The true grid explains the most overlaps, not the highest part of its own: one row of all
-    # tiles is right about all but the ends of runs, and has no other direction.
-    def explained(grid: GridScore) -> float:
-        return grid.layout.score * grid.layout.overlaps
 
-    return sorted(grids, key=lambda grid: (-round(explained(grid), 2), grid.rows * grid.cols))
+def is_sure(ranked: Sequence[GridVotes]) -> bool:
+    """Return whether nearly all overlaps speak for the first grid, and fewer for the next.
 
-
-def estimate_overlap(backend: Backend, tiles: Array) -> float:
-    """Estimate the overlap from tiles taken one after the other; 0.1 of fewer than two.
-
-    Each candidate is tried in the four directions of a run on the most textured consecutive
-    pairs; the best one is returned, which :func:`rank_layouts` needs no better.
-
-    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(112, 112)), 2)
-    >>> corners = [(0, 0), (0, 48), (48, 48), (48, 0)]
-    >>> tiles = np.stack([scene[y : y + 64, x : x + 64] for y, x in corners])
-    >>> estimate_overlap(cpu, tiles)
-    0.2
+    >>> grid = GridVotes(2, 2, "snake_right_down", np.zeros((4, 2)), 4, 0, 4)
+    >>> is_sure([grid, grid._replace(votes=2)]), is_sure([grid, grid])
+    (True, False)
     """
-    device_tiles = backend.asarray(tiles)
-    count = device_tiles.shape[0]
-    if count < 2:
-        return 0.1  # the usual one
-    strength = edge_strength(backend, device_tiles)
-    first = np.arange(count - 1)
-    first = first[_sharpest_pairs(strength, first, first + 1)]
-    best = (0.0, 0.1)
-    for candidate in (0.05, 0.1, 0.15, 0.2, 0.3, 0.4):
-        for axis in (1, 0):
-            for pair in ((first, first + 1), (first + 1, first)):
-                edges = [(int(a), int(b), axis) for a, b in zip(*pair, strict=True)]
-                score = _correlate(backend, device_tiles, edges, candidate)
-                # Half the pairs at least lie within a run of two tiles or more.
-                top = np.argsort(-score, kind="stable")[: max(1, len(score) // 2)]
-                value = (float(score[top].mean()), candidate)
-                if round(value[0], 3) > round(best[0], 3):
-                    best = value
-    return best[1]
+    best, *others = ranked
+    # of few overlaps one may match by chance
+    nearly_all = best.against <= max(best.votes >= _FEW, (1 - _NEARLY_ALL) * best.votes)
+    full = best.rows * best.cols == len(best.places) and min(best[:2]) > 1
+    many = best.votes >= max(1, (_MANY if full else _NEARLY_ALL) * best.compared)
+    enough = full or best.votes >= min(_FEW, len(best.places) - 1)
+    rival = max((one.lead for one in others), default=0)
+    return nearly_all and many and enough and rival <= _NEXT * best.lead
 
 
-def _rank(
-    backend: Backend,
-    tiles: Array,
-    numbers: Ints,
-    size: tuple[int, int],
-    overlap: float,
-    strength: Floats,
-    cache: dict[Edge, float],
-) -> list[LayoutScore]:
-    rows, cols = size
-    if rows < 1 or cols < 1 or rows * cols <= int(numbers.max()):
-        raise ValueError(f"{rows} rows of {cols} columns do not hold {tiles.shape[0]} tiles")
-    if not 0.01 <= overlap <= 0.9:
-        raise ValueError(f"overlap is {overlap}; give the shared part of a side, 0.01 to 0.9")
-    layouts: list[tuple[str, Ints, Ints, list[Edge], tuple[int, int]]] = []
-    grids: set[bytes] = set()
-    for name in LAYOUTS:
-        row, col = np.array(tile_places(name, rows, cols), np.int64)[numbers].T
-        grid = np.full((rows, cols), -1, np.int64)
-        grid[row, col] = np.arange(len(numbers))
-        # Places of a grid with gaps may be the same but for an empty row.
-        key = np.stack([row - row.min(), col - col.min()]).tobytes()
-        if key not in grids:
-            grids.add(key)
-            layouts.append((name, row, col, *_edges(grid, strength)))
-    new_edges = sorted({edge for layout in layouts for edge in layout[3]} - cache.keys())
-    for edge, score in zip(new_edges, _correlate(backend, tiles, new_edges, overlap), strict=True):
-        cache[edge] = float(score)
-    scored = []
-    for name, row, col, edges, counts in layouts:
-        total = sum(
-            number * float(np.mean([cache[edge] for edge in edges if edge[2] == axis]))
-            for axis, number in enumerate(counts)
-            if number
-        )
-        scored.append(LayoutScore(name, row, col, total / max(1, sum(counts)), sum(counts)))
-    return sorted(scored, key=lambda layout: -round(layout.score, 4))
+def _directions(backend: Backend, tiles: Array, pairs: Ints, textured: Bools) -> Ints:
+    """Return the direction (m,) in which b of each pair lies of a, -1 where none is clear."""
+    score: Floats = np.zeros((4, len(pairs)))
+    for start in range(0, len(pairs), _BATCH):
+        part = slice(start, start + _BATCH)
+        for k, direction in enumerate(_DIRECTIONS):
+            score[k, part] = measure_pairs(backend, tiles, pairs[part], direction)[1]
+    ordered = np.sort(score, axis=0)
+    # a tile without structure matches by chance, and one or two pairs are no majority
+    some = textured[pairs].all(axis=1) & (len(pairs) > 2)
+    least = np.where(some, CLEAR, ALONE)
+    clear = (ordered[-1] > least) & (ordered[-1] >= RIVAL_FACTOR * ordered[-2])
+    return np.where(clear, score.argmax(axis=0), -1)
 
 
-def _edges(grid: Ints, strength: Floats) -> tuple[list[Edge], tuple[int, int]]:
-    """Return the most textured (a, b, axis) of a grid of tile numbers, and how many there are."""
-    out: list[Edge] = []
-    counts = [0, 0]
-    for axis, first, second in ((1, grid[:, :-1], grid[:, 1:]), (0, grid[:-1], grid[1:])):
-        both = (first >= 0) & (second >= 0)
-        a, b = first[both], second[both]
-        counts[axis] = len(a)
-        out += [(int(a[i]), int(b[i]), axis) for i in _sharpest_pairs(strength, a, b)]
-    return out, (counts[0], counts[1])
+def _votes(pairs: Ints, label: Ints, textured: Bools, places: Ints) -> tuple[int, int, int]:
+    """Return how many pairs speak for places, against them, and are compared."""
+    steps = [_STEPS.get((int(y), int(x)), -1) for y, x in places[pairs[:, 1]] - places[pairs[:, 0]]]
+    told = np.array(steps, np.int64)
+    seen = label >= 0
+    compared = (seen | textured[pairs].all(axis=1)) & (seen | (told >= 0))
+    return int((seen & (told == label)).sum()), int((seen & (told != label)).sum()), int(
+        compared.sum()
+    )  # fmt: skip
 
 
-def _sharpest_pairs(strength: Floats, a: Ints, b: Ints) -> Ints:
-    order = np.argsort(-np.minimum(strength[a], strength[b]), kind="stable")
-    return order[:_EDGES_PER_AXIS]
-
-
-def _correlate(backend: Backend, tiles: Array, edges: list[Edge], overlap: float) -> Floats:
-    """Return the score above chance of (a, b, axis) edges."""
-    shape = (int(tiles.shape[1]), int(tiles.shape[2]))
-    score = np.zeros(len(edges))
-    for axis in (1, 0):
-        indices = [i for i, edge in enumerate(edges) if edge[2] == axis]
-        advance = np.zeros(2)
-        advance[axis] = shape[axis] * (1.0 - overlap)
-        reach = max(6.0, min(0.04 * min(shape), 0.6 * overlap * shape[axis]))
-        plans = plan_strips(np.stack([np.zeros(2), advance]), shape, reach)
-        for start in range(0, len(indices) if plans else 0, _BATCH):
-            part = indices[start : start + _BATCH]
-            pairs = np.array([edges[i][:2] for i in part])
-            shifts = correlate_tiles(backend, tiles, pairs, plans[0], _SIGMA_PX)
-            score[part] = shifts.score - shifts.second
-    return score
+def _beside(places: Ints, strength: Floats) -> Ints:
+    """Return the most textured pairs (m, 2) of neighbours that are not consecutive."""
+    at = {(int(row), int(col)): k for k, (row, col) in enumerate(places)}
+    pairs = [
+        (k, at[row + down, col + 1 - down])
+        for (row, col), k in at.items()
+        for down in (0, 1)
+        if (row + down, col + 1 - down) in at and abs(at[row + down, col + 1 - down] - k) > 1
+    ]
+    found = np.array(pairs, np.int64).reshape(-1, 2)
+    return found[np.argsort(-strength[found].min(axis=1), kind="stable")][:_PAIRS]

@@ -43,6 +43,6 @@ def draw(views: Sequence[tuple[str, Mosaic, Mosaic, FocusScan]], path: Path) -> 
             row[1], after.read(z, *region), f"after {attributes.get('iterations', '?')} iterations"
         )
         plain(row[2], "misfit per iteration", "iteration")
-        curve = attributes.get("held_out_divergence") or attributes.get("divergence", [])
+        curve = attributes["held_out_divergence"]
         row[2].plot(np.arange(1, len(curve) + 1), curve, "o-", color=BLUE, ms=3)
     save_png(figure, path)

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.illumination import CLIPPED_BELOW, OFFSET_BOUND, read_illumination
+from tilewright.io.results.positions import read_positions
 from tilewright.quality.evaluate import Files, StageQc
 from tilewright.quality.figures import new_figure, save_png, show
 from tilewright.quality.results import QcContext
@@ -27,9 +27,9 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
         files["flat"], files["dark"], files["numbers"], context.channel
     )
     flat = fields.flat
-    if "manifest" in files:
-        tiles = open_tiles(files["manifest"], context.channel)
-        context = replace(context, tiles=len(tiles.row))
+    if "positions" in files:
+        positions = read_positions(Path(files["positions"]), context.sample)
+        context = replace(context, tiles=len(positions.row))
     ratio, error = record.get("heldout_log_ratio"), record.get("flat_error")
     held_out = f"method {_method(record)}" if ratio is not None else "too few overlaps with tissue"
     missing = "" if error is not None else "too few overlaps and tiles with light to judge it by"
@@ -39,7 +39,8 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
         context.evaluate("offset_excess", record.get("offset_excess")),
         context.evaluate("equal_neighbours", record.get("equal_neighbours")),
     ]
-    numbers = {**record, "flat_range": [float(flat.min()), float(flat.max())]}
+    kept = {key: value for key, value in record.items() if key not in ("defects", "samples")}
+    numbers = {**kept, "flat_range": [float(flat.min()), float(flat.max())]}
     return StageQc(items, numbers, (context.name, flat, _method(record)))
 
 

@@ -1,12 +1,13 @@
 """Quality of stitching: raw tiles where they overlap, and the light and focus of the mosaic."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.illumination import read_illumination
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.io.results.positions import Positions, read_positions
@@ -20,10 +21,14 @@ from tilewright.quality.sampling import (
     scan_contrast,
     scan_focus,
 )
-from tilewright.quality.stages.overlaps import RawAgreement, compare_tiles, evaluate_overlaps
+from tilewright.quality.stages.tile_positions import tile_name
+from tilewright.stages.calibrate.agreement import DARKEST
 
 #: Overlaps that are listed.
 _LISTED = 5
+#: A tile of less than this share of its neighbours' light has none: shutter, lamp. Measured ratios
+#: end at a half of it.
+_NO_LIGHT = 2 * DARKEST
 
 CAPTION = (
     "Stitched mosaics of cycle {cycle}, each in its sharpest plane, scaled from the 1st to "
@@ -34,45 +39,88 @@ CAPTION = (
 def evaluate(context: QcContext, files: Files) -> StageQc:
     """Evaluate the stitched mosaic of one channel.
 
-    ``files`` are ``mosaic`` of the channel, and ``flat``, ``dark``, ``numbers``, ``manifest``
-    and ``positions`` of the cycle, whose raw planes are compared where tiles overlap.
+    ``files`` are ``mosaic`` of the channel, and ``flat``, ``dark``, ``numbers`` and ``positions``
+    of the cycle. What raw tiles say where they overlap was measured when they were calibrated.
     """
-    positions = read_positions(Path(files["positions"]))
+    positions = read_positions(Path(files["positions"]), context.sample)
     context = replace(context, tiles=len(positions.row))
     mosaic = open_mosaic(files["mosaic"])
-    illumination, _ = read_illumination(
+    illumination, numbers = read_illumination(
         files["flat"], files["dark"], files["numbers"], context.channel
     )
+    overlaps, tile_px = numbers["samples"][context.sample], illumination.flat.shape
     scan = scan_focus(mosaic)
-    y_px, x_px = mosaic.attributes.get("shift_px", (0.0, 0.0))
-    raw = compare_tiles(
-        open_tiles(files["manifest"], context.channel),
-        positions.moved(-y_px, -x_px),
-        illumination,
-        scan.best_plane,
-    )
     repaired = mosaic.attributes.get("repaired_camera_px") is not None
     items = [
         *_evaluate(context, mosaic, scan),
-        *evaluate_overlaps(context, raw, repaired=repaired),
+        _unlike(context, overlaps),
+        *_magnification(context, overlaps["corner_px"]),
+        _brightness(context, overlaps["brightness"]),
+        _defects(context, numbers["defects"], math.prod(tile_px), repaired=repaired),
     ]
     known = np.isfinite(scan.scores).any(axis=0).all()
-    numbers = {
+    told = {
         "best_plane": scan.best_plane + 1,
         "planes": mosaic.shape[0],
-        "places": [asdict(each) for each in _locations(raw, positions, illumination.flat.shape)],
+        "places": [asdict(each) for each in _locations(overlaps["unlike"], positions, tile_px)],
         "focus_per_plane": np.nanmedian(scan.scores, axis=0).tolist() if known else None,
     }
-    return StageQc(items, numbers, (context.name, mosaic, scan))
+    return StageQc(items, told, (context.name, mosaic, scan))
 
 
-def _locations(raw: RawAgreement, positions: Positions, tile: Sequence[int]) -> list[ImageLocation]:
+def _locations(
+    unlike: Sequence[Sequence[str]], positions: Positions, tile_px: tuple[int, ...]
+) -> list[ImageLocation]:
     """Return the centres of overlaps in which tiles show different places."""
     corners = positions.places()
-    unlike = [o for o in raw.overlaps if o.unlike][:_LISTED]
-    middles = [np.mean([corners[o.first], corners[o.second]], axis=0) for o in unlike]
-    centres = [(middle + (np.array(tile) - 1) / 2).tolist() for middle in middles]
+    middles = [np.mean([corners[a], corners[b]], axis=0) for a, b in unlike[:_LISTED]]
+    centres = [(middle + (np.array(tile_px) - 1) / 2).tolist() for middle in middles]
     return [ImageLocation("unlike_overlaps", y, x) for y, x in centres]
+
+
+def _unlike(context: QcContext, overlaps: Mapping[str, Any]) -> QcResult:
+    """Evaluate the share of overlaps in which both tiles show different places."""
+    unlike, textured = overlaps["unlike"], overlaps["textured"]
+    names = ", ".join(f"between {tile_name(a)} and {tile_name(b)}" for a, b in unlike[:3])
+    names += " and more" if len(unlike) > 3 else ""
+    none = "no overlap has structure that stands out from the noise"
+    share = len(unlike) / textured if textured else None
+    return context.evaluate("unlike_overlaps", share, names if textured else none)
+
+
+def _magnification(context: QcContext, corner_px: Sequence[float] | None) -> list[QcResult]:
+    """Evaluate the magnification of the channel against the one that placed the tiles.
+
+    Two standard errors are taken off.
+    """
+    if corner_px is None:
+        return []
+    middle, error = corner_px
+    return [context.evaluate("channel_shift_px", max(abs(middle) - 2 * error, 0.0))]
+
+
+def _brightness(context: QcContext, brightness: Mapping[str, float]) -> QcResult:
+    """Evaluate the brightness of each tile."""
+    if not brightness:
+        none = "no overlap has light in both tiles"
+        return context.evaluate("tile_brightness", None, none)
+    worst = max(brightness, key=lambda tile: (round(abs(brightness[tile]), 4), tile))
+    times = f"{np.exp(brightness[worst]):.2f} times as bright as its neighbours"
+    bright = f"{tile_name(worst)} is {times}"
+    if dark := [tile for tile, value in brightness.items() if value < np.log(_NO_LIGHT)]:
+        names = ", ".join(map(tile_name, sorted(dark)[:6])) + ", ..." * (len(dark) > 6)
+        bright = f"no light in {names} where the neighbours have some"
+    return context.evaluate("tile_brightness", float(np.expm1(abs(brightness[worst]))), bright)
+
+
+def _defects(
+    context: QcContext, defects: Sequence[int] | None, tile_px: int, *, repaired: bool
+) -> QcResult:
+    """Evaluate the share of the camera's pixels that are defective and were not repaired."""
+    if defects is None:
+        return context.evaluate("hot_pixels", None, "too few tiles to tell, and none is repaired")
+    many = f"{len(defects)} pixels{', all repaired' if repaired else ''}"
+    return context.evaluate("hot_pixels", 0.0 if repaired else len(defects) / tile_px, many)
 
 
 def _saturated(mosaic: Mosaic) -> tuple[float | None, str]:

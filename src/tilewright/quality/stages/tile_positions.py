@@ -9,13 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from numpy.typing import NDArray
 
-from tilewright.io.inputs.raw_pixels import tiles_without_structure
 from tilewright.io.inputs.tiles import excluded_tiles
+from tilewright.io.results.illumination import read_numbers
 from tilewright.io.results.positions import Edges, Positions, read_edges, read_positions
 from tilewright.quality.evaluate import Files, StageQc
 from tilewright.quality.figures import BLUE, GREY, RED, new_figure, plain, save_png
 from tilewright.quality.results import ImageLocation, QcContext, QcResult
-from tilewright.quality.stages.overlaps import tile_name
 
 #: Standard error, px, and disagreement of a tile's overlaps, px, from which it is doubtful.
 _DOUBT_SIGMA_PX, _DOUBT_RESIDUAL_PX = 1.0, 1.5
@@ -30,12 +29,18 @@ CAPTION = (
 )
 
 
+def tile_name(tile: str) -> str:
+    """Return the name of a tile in messages."""
+    return f"tile {tile}"
+
+
 def evaluate(context: QcContext, files: Files) -> StageQc:
-    """Evaluate the tile positions of one cycle: ``positions`` and ``edges``.
+    """Evaluate the tile positions of one cycle: ``positions``, ``edges`` and ``numbers``.
 
     Tiles that the ``manifest`` excludes count too.
     """
-    positions, edges = read_positions(Path(files["positions"])), read_edges(Path(files["edges"]))
+    positions = read_positions(Path(files["positions"]), context.sample)
+    edges = read_edges(Path(files["edges"]), context.sample)
     accepted = np.asarray(edges.accepted, bool)
     # Of equal islands the first is the main one.
     names, counts = np.unique(positions.island, return_counts=True)
@@ -45,9 +50,10 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     dy = edges.dy_px - (positions.y_px[b] - positions.y_px[a])
     dx = edges.dx_px - (positions.x_px[b] - positions.x_px[a])
     residual = np.asarray(np.hypot(dy, dx), np.float64)
-    untied = set(positions.tile[~main].tolist())
-    on_glass = tiles_without_structure(Path(files["manifest"]), untied)
-    bare = np.isin(positions.tile, sorted(on_glass))
+    channels = read_numbers(files["numbers"])
+    bare = ~main
+    for numbers in channels:
+        bare &= np.isin(positions.tile, numbers["samples"][context.sample]["bare"])
     kinds = {
         "nothing ties": ~main & ~bare,
         "uncertain or in disagreement:": _uncertain(positions, ends, accepted, residual, main),

@@ -18,12 +18,9 @@ the output there follows from the planes around them.
 
 The output's attributes are ``pedestal_counts`` 0, ``iterations``,
 ``criterion``, ``held_out_divergence`` (per iteration tried, photons per voxel),
-``divergence`` (data from model over every fourth row, per iteration, counts per voxel),
-``gain_counts_per_photon``, ``background_counts`` (of the model), ``flux_ratio`` (light
-out over light in), ``plane_flux_ratio`` (end planes are over-estimated by some 30 %:
-light from beyond the stack is taken for theirs), ``psf_shape``, ``calibration_tile``
-(y, x of its first pixel), ``tile_px`` (as used), ``halo_px``, ``excluded_planes``
-(a list of ``z`` and ``reason``), ``focus_ends`` (share of what is in focus
+``gain_counts_per_photon``, ``background_counts`` (of the model), ``psf_shape``,
+``calibration_tile`` (y, x of its first pixel), ``tile_px`` (as used), ``halo_px``,
+``excluded_planes`` (a list of ``z`` and ``reason``), ``focus_ends`` (share of what is in focus
 that is sharpest in the first and last plane), and the source's clipping counts.
 """
 
@@ -39,7 +36,7 @@ from tqdm import tqdm
 
 from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import Array, Backend
 from tilewright.kernels.deconvolve.blur import Blur
 from tilewright.kernels.deconvolve.richardson_lucy import RichardsonLucy, scene_margin
 from tilewright.kernels.deconvolve.thinning import (
@@ -110,62 +107,40 @@ def deconvolve(
     survey = survey_stack(backend, mosaic)
     tile = _calibration_tile(mosaic, survey.plane_mask)
     camera, stopping = _calibrate(mosaic, psf, tile, iterations, survey, backend=backend)
-    job = _Job(mosaic, psf, survey, camera, stopping, tile, halo_px)
 
-    def smaller(side_px: int) -> int | None:
-        return smaller_tile(mosaic.shape[1:], side_px, halo_px)
-
-    retry_smaller_on_oom(
-        backend,
-        lambda side_px: job.write(backend, Path(output), side_px, ome_zarr_version),
-        tile_px,
-        smaller,
-        _OOM_HINT,
-    )
-
-
-@dataclass(frozen=True)
-class _Job:
-    """A mosaic and all that its deconvolution depends on but the size of tiles."""
-
-    mosaic: Mosaic
-    psf: NDArray[np.float32]
-    survey: StackSurvey
-    camera: CountModel
-    stopping: Stopping
-    calibration_tile: Window
-    halo_px: int
-
-    def write(
-        self, backend: Backend, output: Path, side_px: int, ome_zarr_version: OmeZarrVersion
-    ) -> None:
+    def write(side_px: int) -> None:
         """Deconvolve in tiles of a side, and write the mosaic."""
-        mosaic = self.mosaic
-        windows = tile_windows(mosaic.shape[1:], side_px, self.halo_px)
-        view = (mosaic.shape[0], *windows[0].shape)
+        windows = tile_windows(mosaic.shape[1:], side_px, halo_px)
         margin = scene_margin(mosaic.shape[0], mosaic.voxel_um[0], _MARGIN_PX)
-        solver = RichardsonLucy(Blur(backend, self.psf, view, margin))
-        run = _Run(mosaic, solver, self.camera, self.stopping.iterations, self.survey)
+        blur = Blur(backend, psf, (mosaic.shape[0], *windows[0].shape), margin)
+        run = _Run(mosaic, RichardsonLucy(blur), camera, stopping.iterations, survey)
         with create_mosaic(
             output,
             mosaic.shape,
             np.float32,
             mosaic.chunk_px,
             mosaic.voxel_um,
-            output.stem,
+            Path(output).stem,
             ome_zarr_version=ome_zarr_version,
             attributes={"pedestal_counts": 0},
         ) as writer:
             run.stream(windows, writer)
             writer.attributes.update(
-                **run.report(),
-                **_report(mosaic, self.camera, self.stopping),
-                **self.survey.record,
-                psf_shape=list(self.psf.shape),
-                calibration_tile=[self.calibration_tile.y.start, self.calibration_tile.x.start],
+                **_report(mosaic, camera, stopping),
+                **survey.record,
+                psf_shape=list(psf.shape),
+                calibration_tile=[tile.y.start, tile.x.start],
                 tile_px=side_px,
-                halo_px=self.halo_px,
+                halo_px=halo_px,
             )
+
+    retry_smaller_on_oom(
+        backend,
+        write,
+        tile_px,
+        lambda side_px: smaller_tile(mosaic.shape[1:], side_px, halo_px),
+        _OOM_HINT,
+    )
 
 
 def _calibration_tile(mosaic: Mosaic, plane_mask: NDArray[np.bool_]) -> Window:
@@ -192,13 +167,17 @@ def _calibrate(
     stack = mosaic.read(slice(None), tile.y, tile.x).astype(np.float32)
     pedestal = float(mosaic.attributes["pedestal_counts"])
     camera = measure_camera(backend, stack[survey.plane_mask], pedestal)
-    stack[~survey.plane_mask] = 0
     if iterations is not None:
         return camera, Stopping(iterations, "fixed: deconvolve.iterations")
     margin = scene_margin(mosaic.shape[0], mosaic.voxel_um[0])
-    return camera, choose_iterations(
-        backend, stack, psf, camera, margin=margin, plane_mask=survey.plane_mask
-    )
+    mask = _mask(backend, survey, np.ones(stack.shape[1:], np.bool_))
+    return camera, choose_iterations(backend, stack, psf, camera, margin=margin, mask=mask)
+
+
+def _mask(backend: Backend, survey: StackSurvey, coverage: NDArray[np.bool_]) -> Array | None:
+    """Return the voxels (z, y, x) that were measured, on the device; None if all were."""
+    mask = survey.plane_mask[:, None, None] & coverage
+    return None if mask.all() else backend.asarray(mask, dtype=None)
 
 
 def _report(mosaic: Mosaic, camera: CountModel, stopping: Stopping) -> dict[str, Any]:
@@ -215,7 +194,7 @@ def _report(mosaic: Mosaic, camera: CountModel, stopping: Stopping) -> dict[str,
 
 @dataclass
 class _Run:
-    """One pass over the tiles, and what is summed on the way (float64)."""
+    """One pass over the tiles."""
 
     mosaic: Mosaic
     solver: RichardsonLucy
@@ -223,30 +202,20 @@ class _Run:
     iterations: int
     survey: StackSurvey
 
-    def __post_init__(self) -> None:
-        self.pedestal = float(self.mosaic.attributes["pedestal_counts"])
-        self.light_in = np.zeros(self.mosaic.shape[0])
-        self.light_out = np.zeros(self.mosaic.shape[0])
-        self.divergence = np.zeros(self.iterations)
-        self.voxels = 0
-
     def stream(self, windows: list[Window], writer: StoreWriter) -> None:
         """Deconvolve the tiles in order; reading and writing go on meanwhile."""
         with ThreadPoolExecutor(2) as pool:
             reading = pool.submit(self._read, windows[0])
-            writing: Future[None] | None = None
-            following: list[Window | None] = [*windows[1:], None]
+            writing: Future[None] = pool.submit(lambda: None)
             progress = tqdm(windows, desc="deconvolve", unit="tile", mininterval=5)
-            for window, next_window in zip(progress, following, strict=True):
+            for number, window in enumerate(progress, 1):
                 counts = reading.result()
-                if next_window is not None:
-                    reading = pool.submit(self._read, next_window)
+                if number < len(windows):
+                    reading = pool.submit(self._read, windows[number])
                 light = self._solve(window, counts)
-                if writing is not None:
-                    writing.result()
-                writing = pool.submit(writer.write, 0, window.y.start, window.x.start, light)
-            if writing is not None:
                 writing.result()
+                writing = pool.submit(writer.write, 0, window.y.start, window.x.start, light)
+            writing.result()
 
     def _read(self, window: Window) -> NDArray[np.float32]:
         counts = self.mosaic.read(slice(None), window.window_y, window.window_x)
@@ -255,36 +224,18 @@ class _Run:
     def _solve(self, window: Window, counts: NDArray[np.float32]) -> NDArray[np.float32]:
         """Return the light (z, y, x) of a tile."""
         inner = (slice(None), *window.inner)
-        counts[~self.survey.plane_mask] = self.pedestal
-        light_in = counts[inner].sum(axis=(1, 2), dtype=np.float64)
-        self.light_in += light_in - self.pedestal * counts[inner][0].size
-        coverage = ~gap_mask(counts, self.pedestal)
+        pedestal = float(self.mosaic.attributes["pedestal_counts"])
+        coverage = ~gap_mask(counts[self.survey.plane_mask], pedestal)
         if not coverage.any():
             # All weights would be 0, and so would the estimate.
             return np.zeros_like(counts[inner])
         backend = self.solver.blur.backend
         counts -= np.float32(self.camera.zero_counts)
         np.maximum(counts, 0, out=counts)
-        mask = None if coverage.all() else backend.asarray(coverage, dtype=None)
-        image = backend.asarray(counts)
-        self.solver.load(image, self.camera.background_counts, mask, self.survey.plane_mask)
-        curve = [self.solver.iterate()[0] for _ in range(self.iterations)]
+        mask = _mask(backend, self.survey, coverage)
+        self.solver.load(backend.asarray(counts), self.camera.background_counts, mask)
+        for _ in range(self.iterations):
+            self.solver.iterate()
         light: NDArray[np.float32] = backend.to_numpy(self.solver.estimate[inner]).copy()
         light *= coverage[window.inner]
-        self.divergence += np.array(curve) * light.size
-        self.voxels += light.size
-        self.light_out += light.sum(axis=(1, 2), dtype=np.float64)
         return light
-
-    def report(self) -> dict[str, Any]:
-        """Return the sums as ratios; a ratio to no light at all is 0."""
-        planes = [
-            round(float(out / into), 4) if into > 0 else 0.0
-            for out, into in zip(self.light_out, self.light_in, strict=True)
-        ]
-        into = float(self.light_in.sum())
-        return {
-            "flux_ratio": round(float(self.light_out.sum()) / into, 4) if into > 0 else 0.0,
-            "plane_flux_ratio": planes,
-            "divergence": [round(float(d), 6) for d in self.divergence / max(self.voxels, 1)],
-        }

@@ -3,112 +3,92 @@
 from __future__ import annotations
 
 import dataclasses
-import operator
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from functools import reduce
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm import tqdm
 
+from tilewright.errors import ProcessingError
 from tilewright.io.results.illumination import CLIPPED_BELOW
 from tilewright.io.results.positions import Positions
-from tilewright.kernels.backend import Array, Backend, cells
-from tilewright.kernels.camera import Top, detect_saturation, equal_neighbours, top_of
+from tilewright.kernels.backend import Backend, Bools, Ints, cells
+from tilewright.kernels.camera import Top, detect_saturation
 from tilewright.kernels.illumination.binning import bin_tile, enlarge
 from tilewright.kernels.illumination.overlap_cells import (
     OverlapCells,
     measure_cells,
     overlapping_pairs,
 )
-from tilewright.kernels.padding import fill, padding
 from tilewright.stages.tile_source import TileSource
 
 #: Tiles are binned to at most this many pixels on the long side: 0.26 MB per tile and plane.
-LONG_SIDE = 256
-#: Binned tiles of all planes, 170 MB: where there are more than 200 tiles, fewer planes are read.
-_MOST_IMAGES = 1000
-#: More cells than this add time, not accuracy (syn10 has 72 000).
-_MAX_CELLS = 200_000
+_LONG_SIDE = 256
+#: More cells than this add time, not accuracy.
+_MAX_CELLS = 60_000
 #: Fewer overlaps of known position are no estimate.
 _FEW_PAIRS = 3
 
 
 @dataclass(frozen=True)
 class BinnedTiles:
-    """Tiles binned by ``factor``, on the device."""
+    """Tiles binned by ``factor``."""
 
-    images: Array
+    images: NDArray[np.float32]
     """float32 (planes, n, h, w): raw counts."""
-    valid: Array | None
-    """bool (planes, n, h, w), or None: False where a pixel was saturated; None where none was."""
+    peak: NDArray[Any]
+    """(planes, n, h, w) of the pixel type: largest raw pixel."""
+    inside: NDArray[np.bool_]
+    """bool (planes, n, h, w): False in padding, whose counts are the tile's median."""
     factor: int
     """Binning."""
     shape_px: tuple[int, int]
     """(y, x) of the raw tiles."""
     planes: tuple[int, ...]
-    """The z-planes read."""
+    """The z-planes."""
     saturation: tuple[float | None, str] = (None, "")
     """Counts from which a pixel was saturated, and how that is known."""
     equal_neighbours: float = 0.0
     """Share of raw pixels with exactly the counts of their neighbour, median of all planes read."""
-    inside: Array | None = None
-    """bool (planes, n, h, w), or None: False in padding, whose counts are the tile's median."""
 
-    def usable(self, plane: int) -> Array | None:
-        """Return which binned pixels (n, h, w) show light, not saturated; None where all do."""
-        known = [of[plane] for of in (self.valid, self.inside) if of is not None]
-        return reduce(operator.and_, known) if known else None
+    @classmethod
+    def empty(cls, tiles: TileSource, planes: tuple[int, ...]) -> BinnedTiles:
+        """Return room for some planes of all tiles."""
+        height, width = tiles.shape[1:]
+        factor = max(1, -(-max(height, width) // _LONG_SIDE))
+        shape = (len(planes), len(tiles.row), height // factor, width // factor)
+        images, peak = np.empty(shape, np.float32), np.empty(shape, tiles.dtype)
+        return cls(images, peak, np.ones(shape, np.bool_), factor, (height, width), planes)
 
+    def put(
+        self, backend: Backend, z: int, tile: int, raw: NDArray[Any], hole: Bools | None
+    ) -> None:
+        """Bin a plane of a tile, in which ``hole`` is padding."""
+        at = self.planes.index(z), tile
+        self.images[at], self.peak[at] = bin_tile(backend, raw, self.factor)
+        if hole is not None:
+            self.inside[at] = ~cells(hole, self.factor).any(axis=(1, 3))
 
-def read_binned(
-    backend: Backend, tiles: TileSource, planes: int, saturation_counts: float | None
-) -> BinnedTiles:
-    """Read ``planes`` evenly spaced z-planes of every tile, binned; fewer of very many tiles.
+    def measured(
+        self, saturation_counts: float | None, tops: Sequence[Top], equal: Sequence[float]
+    ) -> BinnedTiles:
+        """Return them with what all planes read say of the camera.
 
-    ``saturation_counts`` of None means the value at which the histogram piles up, or else the
-    largest value of an integer pixel type.
-    """
-    depth, *size = tiles.shape
-    factor = max(1, -(-max(size) // LONG_SIDE))
-    planes = min(planes, depth, max(1, _MOST_IMAGES // len(tiles.row)))
-    z_planes = tuple(((2 * k + 1) * depth) // (2 * planes) for k in range(planes))
-    places = [(k, tile) for k in range(len(z_planes)) for tile in range(len(tiles.row))]
-    shape = (len(z_planes), len(tiles.row), size[0] // factor, size[1] // factor)
-    images = backend.xp.empty(shape, dtype=np.float32)
-    peak = backend.xp.empty(shape, dtype=tiles.dtype)
-    padded = backend.xp.zeros(shape, dtype=bool)
+        ``saturation_counts`` of None means the value at which the histogram piles up, or else the
+        largest value of an integer pixel type.
+        """
+        return dataclasses.replace(
+            self,
+            saturation=_saturation(saturation_counts, tops, self.peak.dtype),
+            equal_neighbours=round(float(np.median(equal)), 4),
+        )
 
-    def read(place: tuple[int, int]) -> tuple[Top, float]:
-        k, tile = place
-        raw = tiles.read(tile, z_planes[k])
-        found = padding(raw)
-        if found is not None:
-            raw = fill(raw, found)
-            padded[k, tile] = backend.asarray(cells(found, factor).any(axis=(1, 3)), dtype=None)
-        images[k, tile], peak[k, tile] = bin_tile(backend, raw, factor)
-        return top_of(raw), equal_neighbours(raw)
-
-    with ThreadPoolExecutor(backend.workers) as pool:
-        results = pool.map(read, places)
-        statistics = list(tqdm(results, "illumination: tiles", len(places), mininterval=5))
-    tops, equal = zip(*statistics, strict=True)
-    limit, how = _saturation(saturation_counts, tops, tiles.dtype)
-    valid = None if limit is None else peak < limit
-    some_saturated = valid is not None and not bool(valid.all())
-    return BinnedTiles(
-        images,
-        valid if some_saturated else None,
-        factor,
-        (size[0], size[1]),
-        z_planes,
-        (limit, how),
-        round(float(np.median(equal)), 4),
-        ~padded if bool(padded.any()) else None,
-    )
+    @property
+    def valid(self) -> NDArray[np.bool_]:
+        """Bool (planes, n, h, w): False where a pixel was saturated."""
+        limit, _ = self.saturation
+        return self.peak < (np.inf if limit is None else limit)
 
 
 def _saturation(
@@ -134,7 +114,7 @@ class TileMeasures:
     unsaturated: NDArray[np.bool_]
     """bool (n,): tiles with at most 1 % of saturated binned pixels in every plane."""
     cells: OverlapCells
-    """Cells in overlaps; none without positions."""
+    """Cells in overlaps whose positions are known; none without positions."""
     darkest_counts: float
     """Upper bound of the camera offset: the 1st percentile of each image, of these the 5th
     percentile over images. Empty tiles give the offset itself, and a few dead pixels or a dropped
@@ -153,6 +133,10 @@ class TileMeasures:
     saturation: tuple[float | None, str]
     equal_neighbours: float
     """As those of :class:`BinnedTiles`."""
+    pairs: Ints
+    """int64 (m, 2): all tiles that overlap."""
+    every_cell: OverlapCells
+    """Cells of all of them, also where tiles lie by the stage alone; ``edge`` indexes ``pairs``."""
 
     def has_signal(self, offset_counts: float, *, offset_known: bool) -> bool:
         """Whether the mean signal is well above the noise of a block.
@@ -186,57 +170,72 @@ class TileMeasures:
 
 
 def measure_tiles(
-    backend: Backend,
-    tiles: TileSource,
-    positions: Positions | None,
-    planes: int,
-    saturation_counts: float | None,
+    backend: Backend, binned: BinnedTiles, positions: Positions | None
 ) -> TileMeasures:
-    """Read a channel's tiles (:func:`read_binned`); return what its flat-field is estimated from.
+    """Return what the flat-field of a channel is estimated from; no overlaps without positions.
 
-    Without ``positions`` there are no overlaps.
+    Raises
+    ------
+    ProcessingError
+        ``positions`` are of other tiles.
     """
-    binned = read_binned(backend, tiles, planes, saturation_counts)
+    count = binned.images.shape[1]
+    if positions is not None and len(positions.y_px) != count:
+        raise ProcessingError(
+            f"{len(positions.y_px)} positions do not fit {count} tiles; locate these tiles"
+        )
     side = 4 if min(binned.images.shape[2:]) >= 16 else 1
     means = cells(binned.images, side).mean(axis=(-3, -1))
-    low = backend.xp.percentile(means.reshape(-1, means[0, 0].size), 1, axis=1)
-    whole = np.ones(len(tiles.row), dtype=np.bool_)
-    if binned.valid is not None:
-        whole = backend.to_numpy(binned.valid.mean(axis=(2, 3)) >= 0.99).all(axis=0)
+    low = np.percentile(means.reshape(-1, means[0, 0].size), 1, axis=1)
+    valid = binned.valid
+    pairs, known, every = np.zeros((0, 2), np.int64), np.zeros(0, np.bool_), OverlapCells.none()
+    if positions is not None:
+        pairs, known, every = overlap_cells(backend, binned, positions)
     return TileMeasures(
-        backend.to_numpy(means).astype(np.float64).mean(axis=0),
-        whole,
-        OverlapCells.none() if positions is None else overlap_cells(backend, binned, positions),
-        float(np.percentile(backend.to_numpy(low), 5)),
+        means.astype(np.float64).mean(axis=0),
+        (valid.mean(axis=(2, 3)) >= 0.99).all(axis=0),
+        _some(every.take(known[every.edge])),
+        float(np.percentile(low, 5)),
         float(means.mean(dtype=np.float64)),
-        float(backend.xp.median(binned.images)),
-        _pixel_noise(backend, binned) / side,
-        0.0 if binned.valid is None else round(1.0 - float(binned.valid.mean()), 6),
+        float(np.median(binned.images)),
+        _pixel_noise(binned.images) / side,
+        round(1.0 - float(valid.mean()), 6),
         side * binned.factor,
         binned.shape_px,
         binned.planes,
         binned.saturation,
         binned.equal_neighbours,
+        pairs,
+        every,
     )
 
 
-def _pixel_noise(backend: Backend, binned: BinnedTiles) -> float:
+def _pixel_noise(binned: NDArray[np.float32]) -> float:
     """Return the noise of a binned pixel in the tiles that have least of it."""
     # Differences of neighbours along both axes leave out slopes and straight edges, the 10th
     # percentile of images tissue: its steps were taken for noise of 877 counts where it was 9.
     scatter = []
-    for images in binned.images:
+    for images in binned:
         step = images[:, 1:] - images[:, :-1]
-        step = backend.xp.abs(step[:, :, 1:] - step[:, :, :-1]) / 2
-        middle = backend.xp.median(step.reshape(step.shape[0], -1), axis=1)
-        scatter.append(backend.to_numpy(middle))
+        step = np.abs(step[:, :, 1:] - step[:, :, :-1]) / 2
+        scatter.append(np.median(step.reshape(step.shape[0], -1), axis=1))
     return float(np.percentile(np.concatenate(scatter), 10)) / 0.6745
 
 
-def overlap_cells(backend: Backend, binned: BinnedTiles, positions: Positions) -> OverlapCells:
-    """Measure cells in all overlaps whose positions are known well enough.
+def overlap_cells(
+    backend: Backend, binned: BinnedTiles, positions: Positions
+) -> tuple[Ints, Bools, OverlapCells]:
+    """Measure cells in all overlaps.
 
-    Both tiles must be of one component and of a sigma of at most a quarter of a cell.
+    Returns
+    -------
+    pairs : ndarray of int64, shape (m, 2)
+        Overlapping tiles.
+    known : ndarray of bool, shape (m,)
+        Whether their positions are known well enough: both are of one component and of a sigma of
+        at most a quarter of a cell.
+    cells : OverlapCells
+        Of all pairs.
     """
     place = np.stack([positions.y_px, positions.x_px], axis=1).astype(np.float64)
     cell = _cell_side(place, binned)
@@ -246,26 +245,31 @@ def overlap_cells(backend: Backend, binned: BinnedTiles, positions: Positions) -
     known = sure[pairs].all(axis=1) & (component[pairs[:, 0]] == component[pairs[:, 1]])
     # Nothing matched, as in overlaps of 2 %: at stage positions two tiles show places so near
     # that their typical difference is the flat-field's, only with more scatter.
-    pairs = pairs[known] if known.sum() >= _FEW_PAIRS else pairs
-    all_cells = OverlapCells.join(
-        [
-            measure_cells(
-                backend,
-                images,
-                binned.usable(k),
-                place,
-                pairs,
-                shape_px=binned.shape_px,
-                factor=binned.factor,
-                cell=cell,
-            )
-            for k, images in enumerate(binned.images)
-        ]
-    )
-    if len(all_cells) <= _MAX_CELLS:
-        return all_cells
-    sample = np.random.default_rng(0).choice(len(all_cells), _MAX_CELLS, replace=False)
-    return all_cells.take(np.sort(sample))
+    known |= known.sum() < _FEW_PAIRS
+    usable = binned.valid & binned.inside
+    whole = bool(usable.all())
+    all_cells = [
+        measure_cells(
+            backend,
+            images,
+            None if whole else usable[k],
+            place,
+            pairs,
+            shape_px=binned.shape_px,
+            factor=binned.factor,
+            cell=cell,
+        )
+        for k, images in enumerate(binned.images)
+    ]
+    return pairs, known, OverlapCells.join(all_cells)
+
+
+def _some(cells: OverlapCells) -> OverlapCells:
+    """Return the cells, or as many of them as are enough."""
+    if len(cells) <= _MAX_CELLS:
+        return cells
+    sample = np.random.default_rng(0).choice(len(cells), _MAX_CELLS, replace=False)
+    return cells.take(np.sort(sample))
 
 
 def _cell_side(place: NDArray[np.float64], binned: BinnedTiles) -> int:

@@ -9,7 +9,7 @@ Numbers of an estimate: ``method`` (``overlap``, ``tiles``, ``file`` or ``none``
 deviations of their noise), ``heldout_log_ratio`` (of the method used, rms),
 ``heldout_log_ratio_rms`` (uncorrected and corrected), ``flat_error`` (expected, relative rms),
 ``edges``, ``cells``, ``planes``, ``saturation_counts``, ``saturation_method``,
-``equal_neighbours``, ``flat_clipped_pixels``, and the fit's own numbers.
+``equal_neighbours`` and ``flat_clipped_pixels``.
 """
 
 from collections.abc import Sequence
@@ -18,70 +18,38 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tilewright.errors import ProcessingError, RawDataError
+from tilewright.errors import RawDataError
 from tilewright.io.formats.common import raw_file_errors
 from tilewright.io.results.illumination import Illumination, read_plane
-from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.camera import EmptyTiles
-from tilewright.kernels.device_memory import OomHint, track_device_memory
-from tilewright.stages.illumination.binned_tiles import TileMeasures, measure_tiles
-from tilewright.stages.illumination.camera_offset import (
-    MIN_CELLS,
-    MIN_EDGES,
-    Offset,
-    camera_offsets,
-)
-from tilewright.stages.illumination.flat_evidence import (
-    MIN_TILES,
-    Candidate,
-    FlatEvidence,
-    Plane,
-    dark_field,
-    fitted_candidate,
-    gather,
-)
-from tilewright.stages.tile_source import TileSource
+from tilewright.stages.illumination.binned_tiles import TileMeasures
+from tilewright.stages.illumination.flat_evidence import ChannelFit, Plane, fit_channels
 
 Method = Literal["auto", "file", "none"]
-# Not done in parts: every fit needs all binned tiles at once.
-_OOM_HINT = OomHint("illumination", "the binned tiles")
 #: A flat-field below this share of its mean would multiply noise by more than 20.
 MIN_FLAT = 0.05
-#: Less sure than this, empty tiles are fitted without it: where stray light is uneven (brain
-#: tiles) overlaps alone give 218 +- 63 counts, overlaps and tiles 433, and the empty ones 647.
-_DOUBTED = 0.05
 
 
-@track_device_memory(_OOM_HINT)
 def estimate_channels(
-    channels: Sequence[TileSource],
-    positions: Positions | None,
+    channels: Sequence[TileMeasures],
     files: Sequence[tuple[str | Path | None, str | Path | None]],
     *,
     backend: Backend,
     method: Method = "auto",
     offset_counts: float | None = None,
-    planes: int = 5,
-    saturation_counts: float | None = None,
 ) -> list[tuple[Illumination, dict[str, Any]]]:
     """Estimate the illumination of the channels of a cycle; the offset comes from all of them.
 
-    Memory is that of 1000 images of 256 x 256 px, or of one plane of more tiles. Parameters without
-    a line here are keys of the configuration, see :mod:`tilewright.config.settings`; None is
-    ``auto``.
+    Parameters without a line here are keys of the configuration, see
+    :mod:`tilewright.config.settings`; None is ``auto``.
 
     Parameters
     ----------
-    channels : sequence of TileSource
-        Raw tiles of all channels.
-    positions : Positions or None
-        Where they lie, in the same order; None if unknown, which leaves no overlaps.
+    channels : sequence of TileMeasures
+        What the raw tiles of each channel measured.
     files : sequence of (path or None, path or None)
         For each channel, TIFFs for the method ``file``: flat-field and dark-field
         of a tile's shape; without a dark file the offset is used.
-    planes : int
-        How many evenly spaced z-planes are used, fewer of more than 200 tiles.
 
     Returns
     -------
@@ -90,135 +58,69 @@ def estimate_channels(
 
     Raises
     ------
-    ProcessingError
-        There are no tiles, or ``positions`` are of other ones.
     RawDataError
         A given file cannot be used.
-    DeviceMemoryError
-        The GPU's memory does not hold the binned tiles and the fits.
     """
-    measures = []
-    for tiles in channels:
-        _check(tiles, positions)
-        measures.append(measure_tiles(backend, tiles, positions, planes, saturation_counts))
-    if find_offset := offset_counts is None:
-        known = camera_offsets(measures)
-    else:
-        known = [(float(offset_counts), 0.0, "given")] * len(measures)
     return [
-        _estimate(backend, of, offset, method, find_offset, *paths)
-        for of, offset, paths in zip(measures, known, files, strict=True)
+        _estimate(backend, fit, method, *paths)
+        for fit, paths in zip(fit_channels(channels, offset_counts), files, strict=True)
     ]
 
 
 def _estimate(
     backend: Backend,
-    measures: TileMeasures,
-    offset: Offset | None,
+    found: ChannelFit,
     method: Method,
-    find_dark: bool,
     flat_file: str | Path | None,
     dark_file: str | Path | None,
 ) -> tuple[Illumination, dict[str, Any]]:
-    evidence, empty = _evidence(measures, offset, find_dark)
-    offset_known = offset is not None or empty is not None
-    shape_px = measures.shape_px
-    candidates = {"none": evidence.candidate(np.ones(shape_px, dtype=np.float32))}
-    reasons: list[str] = []
-    dark: Plane | float = evidence.offset_counts
-    if empty is not None:
-        dark = dark + measures.at_pixels(backend, empty.structure_counts)
+    measures, fit = found.measures, found.fit
+    even = np.ones(measures.shape_px, dtype=np.float32)
+    name, reason, flat, error = "none", found.reason, even, found.error_of(even)
+    dark: Plane | float = found.offset_counts
+    if found.dark is not None:
+        dark = dark + measures.at_pixels(backend, found.dark.structure_counts)
+    scores = {"uncorrected": found.rms_difference(even)}
     if method == "file":
-        flat, dark = read_files(flat_file, dark_file, shape_px, evidence.offset_counts)
-        candidates["file"] = evidence.candidate(flat)
-    elif method == "auto":
-        candidates |= _fitted(evidence, reasons, offset_known=offset_known)
-    name = _choose(candidates, reasons)
-    flat, clipped = finish(candidates[name].flat)
-    numbers = _report(name, candidates, reasons, evidence)
-    return Illumination.from_fields(flat, dark), numbers | {"flat_clipped_pixels": clipped}
-
-
-def _evidence(
-    measures: TileMeasures, offset: Offset | None, find_dark: bool
-) -> tuple[FlatEvidence, EmptyTiles | None]:
-    """Return the evidence of the flat-field, and of the dark-field where empty tiles show it."""
-    evidence = gather(measures, offset)
-    empty = dark_field(evidence) if find_dark else None
-    if find_dark and empty is None and offset and offset[1] > _DOUBTED * measures.darkest_counts:
-        empty = dark_field(gather(measures, None))
-    if empty is not None:
-        counts = round(empty.offset_counts, 1)
-        offset = (counts, empty.error_counts, "empty tiles: what makes them even")
-        evidence = gather(measures.less(empty.structure_counts), offset)
-    return evidence, empty
-
-
-def _fitted(
-    evidence: FlatEvidence, reasons: list[str], *, offset_known: bool
-) -> dict[str, Candidate]:
-    """Return the fitted flat-field by its method, or none; add to the reasons why."""
-    if not evidence.measures.has_signal(evidence.offset_counts, offset_known=offset_known):
-        reasons.append("no signal above the camera offset")
-        return {}
-    by_overlaps = evidence.edges >= MIN_EDGES and evidence.cells >= MIN_CELLS
-    if not by_overlaps:
-        reasons.append(
-            f"overlap needs {MIN_EDGES} overlaps and {MIN_CELLS} cells with signal and has "
-            f"{evidence.edges} and {evidence.cells}"
-        )
-    if evidence.fit is None:
-        reasons.append(f"the fit to tiles alone needs {MIN_TILES} unsaturated ones")
-        return {}
-    name = "overlap" if by_overlaps else "tiles"
-    return {name: fitted_candidate(evidence.fit, evidence.measures.shape_px)}
-
-
-def _check(tiles: TileSource, positions: Positions | None) -> None:
-    if len(tiles.row) == 0:
-        raise ProcessingError("there are no tiles to estimate the illumination from")
-    if positions is not None and len(positions.y_px) != len(tiles.row):
-        raise ProcessingError(
-            f"{len(positions.y_px)} positions do not fit {len(tiles.row)} tiles; locate these tiles"
-        )
-
-
-def _choose(candidates: dict[str, Candidate], reasons: list[str]) -> str:
-    """Return the first method that gave a flat-field; "none" where that is better by over 5 %."""
-    best = next((name for name in candidates if name != "none"), "none")
-    fit_score, plain_score = candidates[best].held_out, candidates["none"].held_out
-    if best == "file" or fit_score is None or plain_score is None:
-        return best
-    if round(plain_score, 4) < round(0.95 * fit_score, 4):
-        reasons.append(f"{best} does not make held-out overlaps agree better")
-        return "none"
-    return best
-
-
-def _report(
-    name: str, candidates: dict[str, Candidate], reasons: list[str], evidence: FlatEvidence
-) -> dict[str, Any]:
-    scores = {
-        "uncorrected" if name == "none" else name: round(candidate.held_out, 6)
-        for name, candidate in candidates.items()
-        if candidate.held_out is not None
+        flat, dark = read_files(flat_file, dark_file, measures.shape_px, found.offset_counts)
+        name, error = "file", found.error_of(flat)
+        scores[name] = found.rms_difference(flat)
+    elif method == "auto" and fit is not None:
+        name = "overlap" if found.by_overlaps else "tiles"
+        flat, error = fit.flat(measures.shape_px), found.error
+        scores[name] = None if np.isnan(fit.held_out) else fit.held_out
+        if _is_worse(scores[name], scores["uncorrected"]):
+            reason = f"{name} does not make held-out overlaps agree better"
+            name, flat, error = "none", even, found.error_of(even)
+    flat, clipped = finish(flat)
+    known = {key: round(rms, 6) for key, rms in scores.items() if rms is not None}
+    numbers = {
+        "method": name,
+        "reason": reason,
+        "heldout_log_ratio": known.get("uncorrected" if name == "none" else name),
+        "heldout_log_ratio_rms": known,
+        "flat_error": None if error is None else round(error, 5),
+        "flat_clipped_pixels": clipped,
     }
-    flat, error = candidates[name].flat, candidates[name].error
-    measures = evidence.measures
+    return Illumination.from_fields(flat, dark), numbers | _measured(found)
+
+
+def _is_worse(fitted: float | None, uncorrected: float | None) -> bool:
+    """Whether held-out overlaps agree better by over 5 % without the flat-field."""
+    if fitted is None or uncorrected is None:
+        return False
+    return round(uncorrected, 4) < round(0.95 * fitted, 4)
+
+
+def _measured(found: ChannelFit) -> dict[str, Any]:
+    measures = found.measures
     saturation, known = measures.saturation
     return {
-        "method": name,
-        "reason": "; ".join(reasons),
-        "heldout_log_ratio": scores.get("uncorrected" if name == "none" else name),
-        "heldout_log_ratio_rms": scores,
-        "flat_error": None if error is None else round(error, 5),
-        "fits": {name: c.numbers for name, c in candidates.items() if c.numbers},
-        "flat_range": [round(float(flat.min()), 5), round(float(flat.max()), 5)],
-        "offset_counts": evidence.offset_counts,
-        "offset_method": evidence.offset_method,
-        "offset_excess": round(measures.offset_excess(evidence.offset_counts), 2),
-        "edges": evidence.edges,
-        "cells": evidence.cells,
+        "offset_counts": found.offset_counts,
+        "offset_method": found.offset_method,
+        "offset_excess": round(measures.offset_excess(found.offset_counts), 2),
+        "edges": found.edges,
+        "cells": found.cells,
         "planes": list(measures.planes),
         "equal_neighbours": measures.equal_neighbours,
         "saturation_counts": saturation,

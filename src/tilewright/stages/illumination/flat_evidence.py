@@ -1,119 +1,172 @@
-"""Evidence of the flat-field of a channel: a fit to overlaps and tiles, and empty tiles."""
+"""The flat-fields and the camera offset of one cycle, by its overlaps and tiles."""
 
-from dataclasses import dataclass, field, replace
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.io.results.illumination import OFFSET_BOUND
 from tilewright.kernels.camera import EmptyTiles, empty_tiles
-from tilewright.kernels.illumination.flat_basis import design_grid, flat_field
-from tilewright.kernels.illumination.flat_posterior import FlatFit, fit_flat
+from tilewright.kernels.illumination.flat_fit import FlatFit, fit_flat
 from tilewright.kernels.illumination.overlap_cells import OverlapCells
-from tilewright.kernels.illumination.overlap_photometry import relative_difference
+from tilewright.kernels.illumination.overlap_photometry import (
+    relative_difference,
+    value_by_others,
+)
 from tilewright.kernels.illumination.tissue_regions import tissue_and_background
 from tilewright.stages.illumination.binned_tiles import TileMeasures
-from tilewright.stages.illumination.camera_offset import (
-    MIN_CELLS,
-    MIN_EDGES,
-    Offset,
-    edges_and_cells,
-)
 
 Plane = NDArray[np.float32]
+#: Four tiles have four overlaps, of which one may be empty. The error that is reported says
+#: what three are worth.
+MIN_EDGES = 3
+MIN_CELLS = 300
 #: Tiles that the flat-field is fitted to where overlaps are too few: of 8 tiles of three designs
 #: the median error was 3 to 13 %, of 64 1 to 5 %, where BaSiC's was 14 and 7 % and vignetting 15 to
 #: 34.
 MIN_TILES = 8
 #: More of them add memory, 0.4 MB each, and no accuracy.
 _MAX_TILES = 400
+#: The camera offset and its standard error before it is fitted, as shares of the darkest counts.
+_PART_OF_BOUND, _PART_ERROR = 0.8, 0.2
+#: Errors of offsets by overlaps are raised by this: of 150 sets the true ones were 2 times those of
+#: the fit.
+_OFFSET_CAUTION = 2.0
+#: Errors below this are arithmetic: of tiles that were filled with zeros the fit's is none.
+_LEAST_COUNTS = 0.1
 #: Standard error, as a share of the darkest counts, up to which empty tiles count. Where
 #: tissue is in most of them it is over 1 (syn10), where they are empty 0.044 to 0.058 (brain
 #: tiles, by the order that they are read in and whether the lens was corrected).
 _EMPTY_TOLERANCE = 0.1
-#: An offset less sure than this share of its bound is not known: around a ring the overlaps gave
-#: 31 +- 107 counts for 100, below 145. It is then fitted with the flat-field about a part of its
-#: bound; from half of the bound a fit follows the dim places of a ring, and misses it.
-_UNSURE = 0.2
-_PART_OF_BOUND, _PART_ERROR = 0.8, 0.2
 #: A dark-field is taken from empty tiles if it is more than this share of their glow: a third on
 #: the brain tiles. It is 0.02 on syn10, whose camera has none; taken off, it gave 1.5 % for 0.6 %.
 _EMPTY_STRUCTURE = 0.05
 
 
 @dataclass(frozen=True)
-class Candidate:
-    """A flat-field, what it leaves in held-out overlaps, its expected error, numbers of its fit."""
-
-    flat: Plane
-    held_out: float | None
-    error: float | None = None
-    numbers: dict[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class FlatEvidence:
-    """What the methods estimate from."""
+class ChannelFit:
+    """What the tiles of a channel say of its flat-field and of the camera offset."""
 
     measures: TileMeasures
     offset_counts: float
     """Camera offset."""
+    offset_error_counts: float
+    """Its standard error; infinite where it is only bounded."""
     offset_method: str
     """How it was found."""
-    fit: FlatFit | None
-    """Flat-field and offset from overlaps and tiles, or tiles alone; None if there are too few of
-    both.
+    fit: FlatFit | None = None
+    """Flat-field by overlaps and tiles, or tiles alone; None if there are too few of both, or no
+    light.
     """
-    edges: int
-    cells: int
+    error: float | None = None
+    """Expected relative rms error of that flat-field."""
+    edges: int = 0
+    cells: int = 0
     """Overlaps, and cells in them, with signal."""
-    has_place: bool
-    """Whether tissue has a preferred place in the tiles."""
+    reason: str = ""
+    """Why there is no fit, or none by overlaps."""
+    dark: EmptyTiles | None = None
+    """Dark-field by empty tiles."""
 
-    def candidate(self, flat: Plane) -> Candidate:
-        """Score a flat-field that was not fitted to the overlaps, and compare it with the fit."""
+    @property
+    def by_overlaps(self) -> bool:
+        """Whether overlaps were fitted."""
+        return self.edges >= MIN_EDGES and self.cells >= MIN_CELLS
+
+    def rms_difference(self, flat: Plane) -> float | None:
+        """Return the rms relative difference of overlaps under a flat-field that is not fitted."""
         if self.fit is None:
-            return Candidate(flat, None)
-        cells = self.fit.differences.cells
-        difference = relative_difference(cells, *cells.sampled(flat), self.offset_counts)
-        fit_flat_field = self.fit.flat((flat.shape[0], flat.shape[1]))
-        differs = float(np.mean((flat / fit_flat_field - 1.0) ** 2, dtype=np.float64))
-        error = float(np.sqrt(self.fit.error**2 + differs))
-        return Candidate(flat, _known(self.fit.differences.rms(difference)), error)
+            return None
+        compared = self.fit.differences
+        sampled = compared.cells.sampled(flat)
+        rms = compared.rms(relative_difference(compared.cells, *sampled, self.offset_counts))
+        return None if np.isnan(rms) else rms
+
+    def error_of(self, flat: Plane) -> float | None:
+        """Return the expected relative rms error of a flat-field that is not fitted."""
+        if self.fit is None or self.error is None:
+            return None
+        differs = np.std(flat / self.fit.flat((flat.shape[0], flat.shape[1])), dtype=np.float64)
+        return float(np.hypot(self.error, differs))
 
 
-def gather(measures: TileMeasures, known: Offset | None) -> FlatEvidence:
-    """Fit the flat-field to overlaps and tiles, or to tiles alone.
+def fit_channels(measures: Sequence[TileMeasures], offset_counts: float | None) -> list[ChannelFit]:
+    """Fit the flat-field and the camera offset of each channel of a cycle.
 
-    Where the offset is not known well it is fitted too, between 0 and the darkest counts.
+    A camera has one offset, so those of the other channels are a prior of a channel's own, as far
+    as they agree with one another (:func:`.value_by_others`). Of a dim marker on glass its own was
+    2 to 4 counts off, and a grid was left along all tile borders. Channels of two cameras do not
+    agree, and each keeps its own. ``offset_counts`` of None is found.
     """
+    if offset_counts is not None:
+        known = float(offset_counts), 0.0, "given"
+        return [_fit_channel(one, known) for one in measures]
+    fits = [_fit_channel(one, None) for one in measures]
+    found = np.array([fit.offset_counts for fit in fits])
+    errors = [fit.offset_error_counts if fit.by_overlaps else np.inf for fit in fits]
+    told = value_by_others(found, np.array(errors))
+    for k, (counts, error) in enumerate(told):
+        # Light is never negative: a channel of another camera has its own offset.
+        highest = measures[k].darkest_counts + 3 * measures[k].noise_counts
+        if np.isfinite(error) and counts - 2 * error <= highest:
+            fits[k] = _fit_channel(measures[k], (counts, error, "overlaps of all channels"))
+    return [_with_dark_field(fit) for fit in fits]
+
+
+def _fit_channel(measures: TileMeasures, known: tuple[float, float, str] | None) -> ChannelFit:
+    """Fit one channel about what is known of its offset: counts, standard error, and how."""
     bound = measures.darkest_counts
-    if known is None and not measures.has_signal(bound, offset_known=False):
-        dark = round(measures.median_counts, 1)
-        how = "median: the tiles show no light above the noise"
-        return FlatEvidence(measures, dark, how, None, 0, 0, has_place=False)
     offset, error, how = known or (bound, np.inf, OFFSET_BOUND)
-    free = error > _UNSURE * bound
-    if free:
-        offset, error = _PART_OF_BOUND * bound, _PART_ERROR * bound
+    if not measures.has_signal(offset, offset_known=known is not None):
+        if known is None:
+            offset, how = measures.median_counts, "median: the tiles show no light above the noise"
+        none = ChannelFit(measures, round(offset, 1), error, how)
+        return replace(none, reason="no signal above the camera offset")
+    prior = (offset, error) if known else (_PART_OF_BOUND * bound, _PART_ERROR * bound)
     images, cells = _some(measures.blocks[measures.unsaturated]), measures.cells
     enough, regions = len(images) >= MIN_TILES, tissue_and_background(images)
-    images, has_place = images if regions is None else regions, regions is not None
-    fit, edges, count = None, 0, 0
+    images = images if regions is None else regions
+    found = ChannelFit(measures, round(offset, 1), error, how)
     if len(cells) >= MIN_CELLS:
-        fit = fit_flat(cells, images, offset, error, free=free)
-        edges, count = edges_and_cells(fit)
-    if edges < MIN_EDGES or count < MIN_CELLS:
-        fit = None
-        if enough:
-            fit = fit_flat(OverlapCells.none(), images, offset, error, free=free)
-    if fit is None:
-        offset = known[0] if known else round(bound, 1)
-    elif free:
-        offset = round(fit.offset_counts, 1)
-        how = f"overlaps and tiles: to {fit.offset_error_counts:.1f} counts"
-    return FlatEvidence(measures, offset, how, fit, edges, count, has_place)
+        fit = fit_flat(cells, images, *prior)
+        valid = fit.differences.has_signal
+        edges = len(np.unique(fit.differences.cells.edge[valid]))
+        found = replace(found, fit=fit, error=fit.error, edges=edges, cells=int(valid.sum()))
+    if not found.by_overlaps:
+        reason = (
+            f"overlap needs {MIN_EDGES} overlaps and {MIN_CELLS} cells with signal and has "
+            f"{found.edges} and {found.cells}"
+        )
+        if not enough:
+            reason += f"; the fit to tiles alone needs {MIN_TILES} unsaturated ones"
+            return replace(found, fit=None, error=None, reason=reason)
+        fit, error_alone = _fit_tiles(images, prior, by_region=regions is not None)
+        found = replace(found, fit=fit, error=error_alone, reason=reason)
+    if how == "given" or found.fit is None:
+        return found
+    counts = max(_OFFSET_CAUTION * found.fit.offset_error_counts, _LEAST_COUNTS)
+    if known is None:
+        how = "overlaps" if found.by_overlaps else "tiles"
+    return replace(
+        found,
+        offset_counts=round(found.fit.offset_counts, 1),
+        offset_error_counts=counts,
+        offset_method=f"{how}: to {counts:.1f} counts",
+    )
+
+
+def _fit_tiles(
+    images: NDArray[np.float64], prior: tuple[float, float], *, by_region: bool
+) -> tuple[FlatFit, float]:
+    """Fit tiles alone; in the error is what the flat-field changes if the offset errs."""
+    shape = (images.shape[1], images.shape[2])
+    fit = fit_flat(OverlapCells.none(), images, *prior)
+    # Regions do not tell the offset, although its error shrinks as smooth flat-fields are likelier.
+    error = prior[1] if by_region else _OFFSET_CAUTION * fit.offset_error_counts
+    other = fit_flat(OverlapCells.none(), images, fit.offset_counts + error, 0.0)
+    change = other.flat(shape).astype(np.float64) / fit.flat(shape)
+    return fit, float(np.hypot(fit.error, change.std()))
 
 
 def _some(images: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -122,37 +175,18 @@ def _some(images: NDArray[np.float64]) -> NDArray[np.float64]:
     return images[indices.round().astype(np.int64)]
 
 
-def dark_field(evidence: FlatEvidence) -> EmptyTiles | None:
-    """Return offset and dark-field by empty tiles, None unless both are known well."""
+def _with_dark_field(found: ChannelFit) -> ChannelFit:
+    """Fit once more with offset and dark-field by empty tiles, if both are known well."""
+    measures = found.measures
     # The darkest tiles of cores of a tissue microarray are not empty.
-    if evidence.fit is None or evidence.has_place:
-        return None
-    blocks = evidence.measures.blocks
-    shape = (blocks.shape[1], blocks.shape[2])
-    flat = flat_field(evidence.fit.coefficient, shape).astype(np.float64)
-    empty = empty_tiles(blocks, flat)
-    # An error of the flat-field that looks like the flat-field itself tilts the line of counts
-    # over flat-field, and its intercept with it.
-    design = design_grid(shape, evidence.fit.order)
-    deviation = (flat - flat.mean()).ravel()
-    tilt = (flat.ravel()[:, None] * design).T @ deviation / float(deviation @ deviation + 1e-12)
-    covariance = evidence.fit.posterior.covariance[:-1, :-1]
-    flat_error = abs(empty.glow_counts) * float(np.sqrt(tilt @ covariance @ tilt))
-    tolerance = _EMPTY_TOLERANCE * evidence.measures.darkest_counts
-    error = float(np.hypot(empty.error_counts, flat_error))
-    has_structure = float(empty.structure_counts.std()) > _EMPTY_STRUCTURE * abs(empty.glow_counts)
-    return replace(empty, error_counts=error) if has_structure and error <= tolerance else None
-
-
-def fitted_candidate(fit: FlatFit, shape_px: tuple[int, int]) -> Candidate:
-    """Return the flat-field of the fit."""
-    numbers = {
-        "order": fit.order,
-        "fall": round(fit.posterior.fall, 3),
-        "interior": round(fit.posterior.interior, 3),
-    }
-    return Candidate(fit.flat(shape_px), _known(fit.held_out), fit.error, numbers)
-
-
-def _known(rms: float) -> float | None:
-    return None if np.isnan(rms) else rms
+    if found.fit is None or tissue_and_background(_some(measures.blocks)) is not None:
+        return found
+    shape = (measures.blocks.shape[1], measures.blocks.shape[2])
+    empty = empty_tiles(measures.blocks, found.fit.flat(shape).astype(np.float64))
+    # Stray light of an empty tile is a part of its light.
+    share = float(empty.structure_counts.std()) / max(empty.glow_counts, 1e-6)
+    sure = empty.error_counts <= _EMPTY_TOLERANCE * measures.darkest_counts
+    if not sure or not _EMPTY_STRUCTURE < share < 1.0:
+        return found
+    known = empty.offset_counts, empty.error_counts, "empty tiles: what makes them even"
+    return replace(_fit_channel(measures.less(empty.structure_counts), known), dark=empty)

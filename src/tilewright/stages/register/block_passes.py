@@ -20,6 +20,7 @@ from tilewright.kernels.backend import Array, Backend, Region
 from tilewright.kernels.register.alignment import BANDPASS_HALO_PX, bandpass_sqrt
 from tilewright.kernels.register.block_shifts import (
     BlockShifts,
+    hann,
     overlapping_blocks,
     refine_shifts,
     search_shifts,
@@ -199,7 +200,9 @@ def _measure_cell(
         for image in ((first, second) if pass_.search else (first, second, inside))
     ]
     if pass_.search:
-        return search_shifts(backend, images[0], images[1], pass_.search)
+        window = hann(backend, 2 * pass_.step)
+        reach = (pass_.search, pass_.search)
+        return search_shifts(backend, images[0] * window, images[1] * window, reach)
     return refine_shifts(backend, images[0], images[1], images[2])
 
 

@@ -27,7 +27,7 @@ from tilewright.kernels.register.alignment import (
     coarse_alignment,
     rotation_about_centre,
 )
-from tilewright.kernels.register.block_field import ACCEPTED, fit_affine, fit_field
+from tilewright.kernels.register.block_field import ACCEPTED, fit_field
 from tilewright.kernels.register.warp import Transform
 from tilewright.stages.register.assessment import assess
 from tilewright.stages.register.block_passes import BlockGrid, Pass, measure_blocks
@@ -214,18 +214,11 @@ def _estimate_transform(pair: _Pair) -> tuple[Transform, MatchEvidence]:
     passes.append(Pass(2, pair.block_px // 2, pair.block_px // 6))
     for pass_ in passes:
         grid = pair.measure(transform, pass_, f"search 1/{pass_.factor}")
-        precision = _significant(grid)
-        targets = transform.points(grid.centres_px) + grid.blocks.shift_px
-        accepted = np.zeros(len(precision), bool)
-        if precision.any():
-            affine, _ = fit_affine(grid.centres_px, targets, precision)
-            transform, accepted = _with_field(affine, grid, targets, precision)
+        transform, accepted = _refined(transform, grid, _significant(grid))
     evidence = _evidence(coarse, grid, accepted)
     for step in (pair.block_px // 3, pair.block_px // 4):
         grid = pair.measure(transform, Pass(2, step), "field")
-        targets = transform.points(grid.centres_px) + grid.blocks.shift_px
-        precision = 1 / grid.blocks.variance_px2
-        transform, _ = _with_field(transform.affine, grid, targets, precision)
+        transform, _ = _refined(transform, grid, 1 / grid.blocks.variance_px2)
     return transform, evidence
 
 
@@ -265,22 +258,26 @@ def _significant(grid: BlockGrid) -> Floats:
     return np.where(blocks.score > threshold, 1 / blocks.variance_px2, 0.0)
 
 
-def _with_field(
-    affine: Floats, grid: BlockGrid, targets: Floats, precision: Floats
+def _refined(
+    transform: Transform, grid: BlockGrid, precision: Floats
 ) -> tuple[Transform, NDArray[np.bool_]]:
-    """Return the transform with a field through the targets, and which blocks it accepted."""
-    residual = targets - grid.centres_px @ affine[:, :2].T - affine[:, 2]
-    fit = fit_field(
-        residual.T.reshape(2, *grid.shape), precision.reshape(grid.shape), grid.spacing_px
+    """Return the transform through the shifts of blocks, and which of them it accepted."""
+    centres, affine = grid.centres_px, transform.affine
+    shift = transform.points(centres) + grid.blocks.shift_px
+    shift -= centres @ affine[:, :2].T + affine[:, 2]
+    correction, field, weight = fit_field(
+        centres.reshape(*grid.shape, 2),
+        shift.reshape(*grid.shape, 2),
+        precision.reshape(grid.shape),
     )
-    transform = Transform(
-        affine,
-        fit.field.astype(np.float32),
+    refined = Transform(
+        affine + correction,
+        field.astype(np.float32),
         np.full(2, grid.origin_px),
         grid.spacing_px,
-        fit.weight.astype(np.float32),
+        weight.astype(np.float32),
     )
-    return transform, fit.weight.reshape(-1) > ACCEPTED
+    return refined, weight.reshape(-1) > ACCEPTED
 
 
 def _evidence(

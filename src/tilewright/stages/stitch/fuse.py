@@ -10,12 +10,13 @@ illumination's pedestal, rounded; the pedestal alone outside the tiles. Its attr
 ``shift_px`` (where it is corrected), ``saturated_raw_px`` (raw pixels per plane),
 ``saturated_share`` (of the bright raw pixels, per plane), ``saturated_from_counts`` (the least that
 saturated raw pixels become; null where there are none) and ``repaired_camera_px`` (null where not
-asked for, or fewer than four tiles cannot tell).
+asked for, or too few tiles tell).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend, Region, cancelling_thread_pool
+from tilewright.kernels.camera import CameraDefects
 from tilewright.kernels.device_memory import OomHint, map_with_oom_split, track_device_memory
 from tilewright.kernels.stitch.blending import Correction, Span, fuse, make_correction, tile_span
 from tilewright.kernels.tile_positions.overlap_strips import neighbours
@@ -57,7 +59,7 @@ def stitch(
     voxel_um: tuple[float, float, float],
     chunk_px: int = CHUNK_PX,
     saturation_counts: float | None = None,
-    repair_pixels: bool = True,
+    defects: Sequence[int] | None = None,
     shift_px: tuple[float, float] = (0.0, 0.0),
     ome_zarr_version: OmeZarrVersion = "0.4",
 ) -> None:
@@ -84,6 +86,8 @@ def stitch(
         Side of the mosaic's chunks, which are fused one by one.
     saturation_counts : float, optional
         As the illumination has it; None is the largest of the pixel type.
+    defects : sequence of int, optional
+        Flat indices of the camera's defective pixels, which are repaired.
     shift_px : tuple of float
         (y, x) by which the optics displace this channel against the one that placed the tiles.
         They are read that much further on, by the one interpolation that places them.
@@ -108,7 +112,9 @@ def stitch(
         ome_zarr_version=ome_zarr_version,
         fill=int(illumination.pedestal + 0.5),
     ) as mosaic:
-        low, high, planes = _stream(backend, tiles, plan, mosaic, ceiling, repair_pixels)
+        size = tiles.shape[1], tiles.shape[2]
+        found = None if defects is None else CameraDefects.of(defects, size)
+        low, high, planes = _stream(backend, tiles, plan, mosaic, ceiling, found)
         mosaic.attributes |= {
             "pedestal_counts": int(illumination.pedestal + 0.5),
             "clipped_low": low,
@@ -119,7 +125,7 @@ def stitch(
             "saturated_from_counts": (
                 _least_saturated(illumination, ceiling) if any(planes.saturated) else None
             ),
-            "repaired_camera_px": None if planes.defects is None else len(planes.defects),
+            "repaired_camera_px": None if defects is None else len(defects),
         }
         if any(shift_px):
             mosaic.attributes["shift_px"] = list(shift_px)
@@ -199,7 +205,7 @@ def _stream(
     plan: StitchPlan,
     mosaic: StoreWriter,
     saturation_counts: float,
-    repair: bool,
+    defects: CameraDefects | None,
 ) -> tuple[int, int, TilePlanes]:
     """Fuse and write all chunks; return the pixels clipped low and high, and what was read."""
     rows, columns = (spans(size, plan.chunk_px) for size in plan.shape)
@@ -210,7 +216,7 @@ def _stream(
         cancelling_thread_pool(backend, _GPU_THREADS) as pool,
         tqdm(total=len(steps) * len(columns), desc="stitch", unit="chunk", mininterval=5) as bar,
     ):
-        planes = TilePlanes(tiles, pool, saturation_counts, repair=repair)
+        planes = TilePlanes(tiles, pool, saturation_counts, defects)
         before: list[Future[tuple[int, int]]] = []
         for i in range(len(steps) + 1):
             # A row's tiles are queued before its chunks, so no chunk waits for a queued tile.

@@ -1,6 +1,7 @@
 """Whether tiles lie as the tiles table says: the overlaps that they would have decide."""
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from tilewright.io.inputs.tiles import Tiles
 from tilewright.kernels.backend import Backend, cells
 from tilewright.kernels.padding import fill_padding
 from tilewright.kernels.tile_positions.stage_map import StageMap, displaced_tiles, fit_stage_map
+from tilewright.runtime.text import few
 
 #: Of more tiles those in the middle are read.
 _MOST_TILES = 100
@@ -19,7 +21,7 @@ _WIDTH_PX = 400
 SEARCHED, LEAST_SEARCHED_PX = 0.03, 8.0
 #: Times that by which a single tile is off before it counts: the map of a few overlaps is a little
 #: off itself.
-FAR = 2.0
+_FAR = 2.0
 #: Share of overlaps that must agree where they contradict the table.
 _BELIEVED = 0.6
 #: Rotation of a camera that is said: less is searched for anyway.
@@ -34,8 +36,8 @@ _LONE = 0.1
 #: Of fewer tiles one that lies alone may be right.
 _LEAST_TILES = 4
 _REMEDY = (
-    "correct y and x of the tiles table, or let `tilewright init` write them anew (--force keeps "
-    "what you filled in)"
+    "correct y and x of the tiles table, or empty them and give `tilewright init --add` what is "
+    "known of the grid"
 )
 
 
@@ -81,38 +83,74 @@ def stage_problem(tiles: Tiles, *, backend: Backend, max_shift_px: float | None 
         return ""
     planes = (fill_padding(tiles.read(int(t), tiles.shape[0] // 2)) for t in index)
     images = np.stack([reduce_tile(plane) for plane in planes])
-    factor = reduction(tiles.shape[2])
-    found = fit_stage_map(backend, images, nominal[index] / factor)
+    shape_px = tiles.shape[1], tiles.shape[2]
+    searched = max_shift_px or searched_px(shape_px)
+    names = tiles.name[index].tolist()
+    found = overlaps_problem(images, nominal[index], names, shape_px, backend, searched)
+    if not found and (lone := lone_tiles(nominal, shape_px)):
+        return lone_text([tiles.name[lone[0]]])
+    return f"{found}; {_REMEDY}" if found else ""
+
+
+def overlaps_problem(
+    images: NDArray[np.float32],
+    nominal_px: NDArray[np.float64],
+    names: Sequence[str],
+    shape_px: tuple[int, int],
+    backend: Backend,
+    searched: float,
+) -> str:
+    """Return how overlaps contradict positions, "" where they do not.
+
+    Parameters
+    ----------
+    images : ndarray of float32, shape (n, y, x)
+        A plane of each tile by :func:`reduce_tile`.
+    nominal_px : ndarray of float64, shape (n, 2)
+        Position (y, x) of each tile.
+    names : sequence of str
+        Name of each tile.
+    shape_px : (int, int)
+        (y, x) of a tile.
+    backend : Backend
+        What computes.
+    searched : float
+        Pixels over which places are searched.
+    """
+    factor = reduction(shape_px[1])
+    found = fit_stage_map(backend, images, nominal_px / factor)
     if found is None:
         return ""
-    searched = max_shift_px or searched_px((tiles.shape[1], tiles.shape[2]))
     # Of four overlaps two that agree by chance are no evidence against the table.
     off_px = found.largest_error_px * factor
-    turned = off_px > 0.5 * min(tiles.shape[1:]) and found.matched >= _CONTRADICTING
+    turned = off_px > 0.5 * min(shape_px) and found.matched >= _CONTRADICTING
     believed = turned or found.matched >= _BELIEVED * found.compared
     if believed and off_px > searched:
-        return f"{describe(found, factor)}; {_REMEDY}"
-    for tile, off in displaced_tiles(backend, images, nominal[index] / factor, found).items():
-        if float(np.abs(off).max()) * factor > FAR * searched:
+        return describe(found, factor)
+    for tile, off in displaced_tiles(backend, images, nominal_px / factor, found).items():
+        if float(np.abs(off).max()) * factor > _FAR * searched:
             y, x = (round(px) for px in off * factor)
             return (
-                f"overlaps show tile {tiles.name[index[tile]]} ({y}, {x}) px (y, x) from where the "
-                f"tiles table has it; {_REMEDY}"
+                f"overlaps show tile {names[tile]} ({y}, {x}) px (y, x) from where the tiles table "
+                "has it"
             )
-    if lone := lone_tiles(nominal, (tiles.shape[1], tiles.shape[2])):
-        return (
-            f"no other tile overlaps with tile {tiles.name[lone[0]]}, where all others have "
-            "neighbours; correct y and x in the tiles table, set use to 0, or make it a sample of "
-            "its own"
-        )
     wrong = found.contradicting
     if len(wrong) >= max(_CONTRADICTING, _SHARE * (found.matched + len(wrong))):
-        a, b = (tiles.name[index[k]] for k in wrong[0])
+        a, b = (names[k] for k in wrong[0])
         return (
             f"{len(wrong)} of {found.compared} overlaps show tiles elsewhere than the tiles table, "
-            f"such as {b} next to {a}; {_REMEDY}"
+            f"such as {b} next to {a}"
         )
     return ""
+
+
+def lone_text(names: Sequence[str]) -> str:
+    """Return what to do about tiles that lie alone."""
+    return (
+        f"no other tile overlaps with {'tiles' if len(names) > 1 else 'tile'} {few(names)}, where "
+        "all others have neighbours; correct y and x in the tiles table, set use to 0, or make a "
+        "sample of it"
+    )
 
 
 def lone_tiles(nominal_px: NDArray[np.float64], shape_px: tuple[int, int]) -> list[int]:

@@ -1,8 +1,7 @@
-"""What a user filled in stays when init writes a folder anew."""
+"""What ``init --add`` adds, and pieces of tissue, positions imaged twice, a folder moved."""
 
 import csv
 import json
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ import numpy as np
 import pytest
 import tifffile
 import yaml
+from typer.testing import CliRunner
 
 from tests.init.raw_folders import (
     SIZE,
@@ -22,13 +22,14 @@ from tests.init.raw_folders import (
 )
 from tests.support.runs import mark_references
 from tests.support.tile_tables import tiles_text
+from tilewright.cli import app
 from tilewright.config.checks import check_raw
 from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment, read_experiment
 from tilewright.errors import ConfigError
-from tilewright.init.add import add_cycles
-from tilewright.init.folder import InitResult, create_experiment
-from tilewright.init.tile_order import GridOptions
+from tilewright.init.add import add_new
+from tilewright.init.folder import InitResult
+from tilewright.init.place_tiles import GridOptions
 from tilewright.kernels.tile_positions.tile_order import tile_places
 
 
@@ -48,43 +49,16 @@ def raw(tmp_path: Path) -> Path:
     folder = tmp_path / "tonsil"
     write_cycle(folder, 1)
     (folder / "channelnames.txt").write_text("DAPI\nCD3\nDAPI\nCD8\n")
+    (folder / "experiment.json").write_text(json.dumps({"num_cycles": 2, "num_channels": 2}))
     return folder
 
 
-def test_a_tile_that_was_left_out_stays_out(raw: Path) -> None:
-    result, _ = initiated(raw)
-    text = result.tiles.read_text()
-    result.tiles.write_text(text.replace("CH1.tif,1\n", "CH1.tif,0\n", 1))
-    again, _ = initiated(raw, force=True)
-    assert [row["tile"] for row in tile_rows(again) if row["use"] == "0"] == ["1"]
-    assert again.tiles.read_text() == result.tiles.read_text()
-
-
-def test_a_table_that_cannot_be_read_is_named(raw: Path) -> None:
-    result, _ = initiated(raw)
-    for path in (result.samples, result.markers, result.tiles):
-        before = path.read_bytes()
-        path.write_bytes(b"a,b\n\xff\n")
-        with pytest.raises(ConfigError, match=path.name):
-            initiated(raw, force=True)
-        path.write_bytes(before)
-    result.config.write_text("samples: [")
-    with pytest.raises(ConfigError, match=r"config\.yaml"):
-        initiated(raw, force=True)
-
-
-# init --add
-
-
 def completed(result: InitResult) -> None:
-    """Fill in what init left open, and list a second cycle."""
+    """Fill in what init left open."""
     content = config(result)
     content["acquisition"]["pixel_um"] = 0.3
     content["results"] = "results"
     result.config.write_text(yaml.safe_dump(content))
-    result.markers.write_text(
-        "cycle,channel,marker,reference\n1,1,D1,TRUE\n1,2,CD3,\n2,1,D2,TRUE\n2,2,CD8,\n"
-    )
 
 
 @pytest.mark.parametrize("layout", ["snake_right_down", "raster_left_up"])
@@ -93,15 +67,76 @@ def test_a_new_cycle_gets_rows_and_the_others_stay_byte_for_byte(raw: Path, layo
     completed(result)
     odd = result.tiles.read_text().replace("\n", "\r\n").encode() + b"\r\n"
     result.tiles.write_bytes(odd)
+    markers = result.markers.read_text()
     write_cycle(raw, 2, layout)
-    said = add_cycles(result.config, GridOptions())
+    said = add_new(result.config, GridOptions())
+    assert "markers.csv: 2 rows of cycle 2" in said
     assert "tonsil: 6 rows of cycle 2" in said
+    assert result.markers.read_text() == markers + "2,1,DAPI_2,TRUE,,\n2,2,CD8,,,\n"
     written = result.tiles.read_bytes()
     assert written.startswith(odd)
     rows = [row for row in tile_rows(result) if row["sample"]]
     assert list(grid_of(rows, 2).values()) == tile_places(layout, 2, 3)
-    assert add_cycles(result.config, GridOptions()) == "no tile is new"
+    assert add_new(result.config, GridOptions()).startswith("every tile of the raw folders")
     assert result.tiles.read_bytes() == written
+
+
+def test_what_the_names_of_a_new_cycle_leave_open_is_asked_first(raw: Path) -> None:
+    (raw / "channelnames.txt").unlink()
+    result, _ = initiated(raw)
+    completed(result)
+    mark_references(result.markers)
+    before = result.tiles.read_bytes()
+    write_cycle(raw, 2)
+    said = add_new(result.config, GridOptions())
+    assert "markers.csv, rows 4 to 5: reference: TRUE for the channel of nuclei of cycle 2" in said
+    assert result.tiles.read_bytes() == before
+    mark_references(result.markers)
+    assert "tonsil: 6 rows of cycle 2" in add_new(result.config, GridOptions())
+
+
+def test_a_cycle_that_its_user_took_out_of_the_markers_stays_out(raw: Path) -> None:
+    write_cycle(raw, 2)
+    result, _ = initiated(raw)
+    completed(result)
+    lines = result.markers.read_text().splitlines(keepends=True)
+    result.markers.write_text("".join(line for line in lines if not line.startswith("2,")))
+    assert add_new(result.config, GridOptions()).startswith("every tile of the raw folders")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["RAW", "--add"], "leave out RAW_DIR"),
+        (["--add", "--force", "--pattern", "a{tile}.tif"], "leave out --force, --pattern"),
+        ([], "name the folder of raw tiles"),
+        (["RAW", "--rows", "3"], "give --rows and --cols together"),
+    ],
+)
+def test_options_that_cannot_be_obeyed_are_refused(words: list[str], said: str) -> None:
+    result = CliRunner().invoke(app, ["init", "--output", "out", *words])
+    assert said in str(result.exception)
+
+
+def test_what_options_say_fills_in_rows_without_a_position(tmp_path: Path) -> None:
+    raw = tmp_path / "tonsil"
+    write_cycle(raw, 1)
+    for path in raw.rglob("*.tif"):
+        tifffile.imwrite(path, np.full((SIZE, SIZE), 100, np.uint16))
+    (raw / "channelnames.txt").write_text("DAPI\nCD3\n")
+    result, _ = initiated(raw)
+    (asked,) = [line for line in result.unknown if line.startswith("tiles.csv")]
+    assert asked.startswith("tiles.csv, rows 2 to 7 (cycle 1): y and x: in which order 6 tiles lie")
+    completed(result)
+    rows = tile_rows(result)
+    rows[3] |= {"y": "7", "x": "100", "source": "mine"}
+    result.tiles.write_text(tiles_text(rows))
+    add_new(result.config, GridOptions(2, 3, "snake_right_down", 0.25))
+    found = {row["tile"]: row for row in tile_rows(result)}
+    assert (found["4"]["x"], found["4"]["source"]) == ("100", "mine")
+    # the others lie in the frame of the one that was written
+    assert float(found["1"]["x"]) == pytest.approx(100 - 2 * 0.75 * SIZE)
+    assert float(found["1"]["y"]) == pytest.approx(7 - 0.75 * SIZE)
 
 
 def test_rows_of_a_cycle_that_was_not_complete_are_written_anew(raw: Path) -> None:
@@ -119,7 +154,7 @@ def test_rows_of_a_cycle_that_was_not_complete_are_written_anew(raw: Path) -> No
     assert len(tile_rows(result)) == 6 + 4
     for path in late:
         path.with_suffix(".later").rename(path)
-    add_cycles(result.config, GridOptions())
+    add_new(result.config, GridOptions())
     rows = tile_rows(result)
     assert [row for row in rows if row["cycle"] == "1"] == first
     assert len(rows) == 12
@@ -161,7 +196,8 @@ def test_pieces_far_apart_become_samples(tmp_path: Path) -> None:
     }
     assert of_sample == {"tonsil_1": ["1", "2", "3", "4"], "tonsil_2": ["5", "6", "7", "8"]}
     assert any(
-        "2 pieces far apart, written as samples tonsil_1, tonsil_2" in w for w in result.warnings
+        "2 pieces far apart in every cycle, written as samples tonsil_1" in w
+        for w in result.warnings
     )
     assert filled_in(result).samples.keys() == {"tonsil_1", "tonsil_2"}
     tables = [result.config.parent / f"{name}/cycle1.csv" for name in of_sample]
@@ -192,28 +228,6 @@ def test_a_position_imaged_twice_is_used_once(tmp_path: Path, off_px: float) -> 
     lines = table.read_text().splitlines()
     # Another tile lies there: nothing is left out of the image.
     assert not [line for line in lines if line.startswith(",")]
-
-
-def test_names_of_no_form_are_read_by_a_pattern(tmp_path: Path) -> None:
-    raw = tmp_path / "tonsil"
-    raw.mkdir()
-    for cycle, layout in ((1, "snake_right_down"), (2, "raster_down_right")):
-        tiles = specimen_tiles(2, 3)
-        for number, place in enumerate(tile_places(layout, 2, 3), 1):
-            for channel in (1, 2):
-                name = f"Img-R{cycle}-{number:06}-C{channel}.tif"
-                tifffile.imwrite(raw / name, tiles[place])
-    pattern = "Img-R{cycle}-{tile}-C{channel}.tif"
-    result, acquisition = initiated(raw, pattern=pattern)
-    assert (acquisition["convention"], acquisition["pattern"]) == ("pattern", pattern)
-    rows = tile_rows(result)
-    assert list(grid_of(rows).values()) == tile_places("snake_right_down", 2, 3)
-    assert list(grid_of(rows, 2).values()) == tile_places("raster_down_right", 2, 3)
-    shutil.rmtree(result.config.parent)
-    (raw / "notes.json").write_text(json.dumps({}))
-    assert initiated(raw, pattern=pattern)[1] == acquisition
-    # Written anew, its own pattern is used.
-    assert initiated(raw, force=True)[1] == acquisition
 
 
 def side_by_side(raw: Path, cycle: int, jitter_px: float) -> None:
@@ -250,13 +264,8 @@ def test_pieces_are_the_same_in_all_cycles_and_keep_the_names_of_their_user(tmp_
     result.samples.write_text(head + "".join(sorted(lines)))
     renamed = {tile: named[sample] for tile, sample in first.items()}
     side_by_side(raw, 3, -2.0)
-    result.markers.write_text(
-        "cycle,channel,marker,reference\n1,1,D1,TRUE\n2,1,D2,TRUE\n3,1,D3,TRUE\n"
-    )
-    add_cycles(result.config, GridOptions())
+    add_new(result.config, GridOptions())
     assert [samples_of(result, cycle) for cycle in (1, 2, 3)] == [renamed] * 3
-    again, _ = initiated(raw, force=True)
-    assert [samples_of(again, cycle) for cycle in (1, 2, 3)] == [renamed] * 3
 
 
 def test_rows_are_added_in_the_order_of_the_columns(raw: Path) -> None:
@@ -270,44 +279,10 @@ def test_rows_are_added_in_the_order_of_the_columns(raw: Path) -> None:
         writer.writerows(rows)
     before = result.tiles.read_bytes()
     write_cycle(raw, 2)
-    add_cycles(result.config, GridOptions())
+    add_new(result.config, GridOptions())
     assert result.tiles.read_bytes().startswith(before)
     rows = tile_rows(result)
     assert list(grid_of(rows, 2).values()) == tile_places("snake_right_down", 2, 3)
-
-
-def test_positions_that_were_filled_in_stay(tmp_path: Path) -> None:
-    raw = tmp_path / "tonsil"
-    write_cycle(raw, 1)
-    for path in raw.rglob("*.tif"):
-        tifffile.imwrite(path, np.full((SIZE, SIZE), 100, np.uint16))
-    (raw / "channelnames.txt").write_text("DAPI\nCD3\nDAPI\nCD8\n")
-    result, _ = initiated(raw)
-    completed(result)
-    rows = tile_rows(result)
-    for number, row in enumerate(rows[:4]):
-        row |= {"y": "7", "x": str(100 * number), "source": "mine"}
-    result.tiles.write_text(tiles_text(rows))
-    filled = result.tiles.read_text().splitlines()[1:5]
-    add_cycles(result.config, GridOptions())
-    assert result.tiles.read_text().splitlines()[1:5] == filled
-    again, _ = initiated(raw, force=True)
-    assert [row["x"] for row in tile_rows(again)] == ["0", "100", "200", "300", "", ""]
-    assert [row["source"] for row in tile_rows(again)][:4] == ["mine"] * 4
-
-
-def test_samples_of_other_folders_stay(tmp_path: Path) -> None:
-    raw, other = tmp_path / "tonsil", tmp_path / "spleen"
-    write_cycle(raw, 1)
-    write_cycle(other, 1, "raster_up_left")
-    result, _ = initiated(raw)
-    with result.samples.open("a") as table:
-        table.write(f"spleen\t{other}\n")
-    mine = "spleen,1,1,5,6,px,mine,,1\n"
-    result.tiles.write_text(result.tiles.read_text() + mine)
-    again, _ = initiated(raw, force=True)
-    assert again.tiles.read_text().splitlines(True)[-1] == mine
-    assert len(tile_rows(again)) == 7
 
 
 @pytest.mark.parametrize("turn", ["mirrored", "swapped"])
@@ -330,7 +305,7 @@ def test_a_dim_cycle_lies_as_the_stage_of_the_others_does(tmp_path: Path, turn: 
     rows = tile_rows(result)
     assert list(grid_of(rows).values()) == at
     assert list(grid_of(rows, 2).values()) == at
-    assert any("could not be compared" in said for said in result.warnings)
+    assert any("cycle 2: positions are not confirmed" in said for said in result.warnings)
 
 
 def test_a_tile_that_is_off_and_one_that_lies_alone(tmp_path: Path) -> None:
@@ -340,13 +315,12 @@ def test_a_tile_that_is_off_and_one_that_lies_alone(tmp_path: Path) -> None:
     stage = [(row * STEP, col * STEP + 30 * ((row, col) == (1, 2))) for row, col in at]
     write_ome(raw / "cycle1.ome.tif", stage, at)
     result, _ = initiated(raw)
-    (said,) = result.warnings
-    assert "overlaps show tile 7 (0, -3" in said
-    row = tile_rows(result)[6]
-    assert float(row["x"]) == pytest.approx(2 * STEP, abs=3)
-    rows = [
-        row | {"y": "900", "x": "0"} if row["tile"] == "8" else row for row in tile_rows(result)
-    ]
+    (asked,) = [line for line in result.unknown if line.startswith("tiles.csv")]
+    assert "overlaps show tile 7 (0, -3" in asked
+    rows = tile_rows(result)
+    assert (float(rows[6]["x"]), rows[6]["source"]) == ((2 * STEP + 30) * 0.5, "stage")
+    rows[6]["x"] = str(STEP)
+    rows = [row | {"y": "900", "x": "0"} if row["tile"] == "8" else row for row in rows]
     result.tiles.write_text(tiles_text(rows))
     content = config(result) | {"results": str(tmp_path / "results")}
     experiment = load_experiment(content)
@@ -368,19 +342,11 @@ def test_a_folder_may_be_moved_with_its_raw_data(
         (tmp_path / name).rename(place / name)
     folder = place / "out"
     content["acquisition"]["pixel_um"] = 0.5
-    content["acquisition"]["z_step_um"] = 1.0
     content |= {"deconvolve": {"method": "none"}, "edf": {"method": "focus_weighted"}}
     (folder / "config.yaml").write_text(yaml.safe_dump(content))
-    markers = (folder / "markers.csv").read_text()
-    (folder / "markers.csv").write_text(
-        markers.replace("1,1,,", "1,1,A,").replace("1,2,,", "1,2,B,")
-    )
-    mark_references(folder / "markers.csv")
     for where, results in ((folder, "results"), (tmp_path, str(folder / "results"))):
         monkeypatch.chdir(where)
         experiment = read_experiment(folder / "config.yaml")
         assert experiment.settings.results == results
         (sample,) = experiment.samples.values()
         assert sample.raw_dir.resolve() == place / "tonsil"
-    create_experiment(place / "tonsil", folder, force=True)
-    assert read_experiment(folder / "config.yaml").samples.keys() == experiment.samples.keys()

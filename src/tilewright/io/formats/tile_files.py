@@ -1,0 +1,129 @@
+"""TIFFs of one tile each, known by their names: what their metadata say besides."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from tilewright.errors import RawDataError
+from tilewright.io.formats.common import RawPlane, ScanOptions, raw_file_errors
+from tilewright.io.formats.located_images import LocatedImage, compare_sizes
+from tilewright.io.numbers import positive, whole
+from tilewright.io.tiff.metadata import UM, imagej_unit, of_tiff, pixel_um
+from tilewright.io.tiff.ome_xml import MOST_PLANES, OmeChannel, OmeImage, OmePlane, parse_ome_xml
+
+
+def describe(path: str) -> OmeImage:
+    """Return the one image of a TIFF by its OME-XML, ImageJ's metadata or resolution tags.
+
+    Raises
+    ------
+    RawDataError
+        The metadata are invalid, or are those of several time points.
+    """
+    none = None, None, None, None
+
+    def read(tiff: Any) -> tuple[Any, ...]:
+        unit = imagej_unit(tiff.imagej_metadata)
+        return tiff.ome_metadata, tiff.imagej_metadata, *pixel_um(tiff.pages[0], unit)
+
+    xml, imagej, y_um, x_um = of_tiff(path, read, none)
+    if xml:
+        images = parse_ome_xml(xml, path)
+        if len(images) == 1:
+            return images[0]
+    if not imagej:
+        return OmeImage([OmeChannel()], pixel_um=x_um, pixel_y_um=y_um)
+    with raw_file_errors(f"{path}: its ImageJ metadata"):
+        frames, channels, slices = (
+            whole(imagej.get(name, 1), MOST_PLANES, 1) for name in ("frames", "channels", "slices")
+        )
+        whole(channels * slices, MOST_PLANES)
+    if frames > 1 and channels > 1:
+        raise RawDataError(
+            f"{path} is a hyperstack of {frames} time points; save one file per cycle"
+        )
+    labels = [str(label) for label in imagej.get("Labels") or ()]
+    named = len(labels) == channels * slices and labels == labels[:channels] * slices
+    step = positive(str(imagej.get("spacing"))) if x_um and imagej_unit(imagej) else None
+    return OmeImage(
+        [OmeChannel(labels[k] if named else None) for k in range(channels)],
+        [
+            OmePlane(channel, z, z * channels + channel, None)
+            for z in range(slices)
+            for channel in range(channels)
+        ],
+        pixel_um=x_um,
+        pixel_y_um=y_um,
+        z_step_um=round(step * UM[imagej_unit(imagej)], 6) if step else None,
+    )
+
+
+def split_pages(planes: list[RawPlane]) -> list[RawPlane]:
+    """Split the pages of files into channels, numbered from 1, and z-planes.
+
+    The first file's metadata apply to all. Planes whose names hold a channel or z, and files of one
+    channel, are returned unchanged.
+
+    Raises
+    ------
+    RawDataError
+        The first file's metadata are invalid, or are those of several time points.
+    """
+    if not planes or planes[0].page is not None or {plane.channel for plane in planes} != {"1"}:
+        return planes
+    pages = describe(planes[0].path).planes
+    deep = len({page.z for page in pages}) > 1
+    if len({page.channel for page in pages}) < 2 or (deep and planes[0].z is not None):
+        return planes
+    return [
+        plane._replace(
+            channel=str(page.channel + 1), z=page.z if plane.z is None else plane.z, page=page.page
+        )
+        for plane in planes
+        for page in pages
+    ]
+
+
+def at_stage(
+    planes: list[RawPlane],
+    options: ScanOptions,
+    describe_file: Callable[[str], OmeImage],
+    *,
+    needed: bool,
+) -> list[RawPlane]:
+    """Return planes with the stage position that the first file of each tile holds.
+
+    Where the first tile has none and it is not ``needed``, planes are returned unchanged.
+
+    Raises
+    ------
+    RawDataError
+        A tile has no position.
+    """
+    found: dict[tuple[Any, ...], LocatedImage] = {}
+    for plane in planes:
+        key = plane.cycle, plane.region, plane.tile
+        # A plate has a hundred wells, and each sample is scanned by itself.
+        if key in found or options.region not in (None, plane.region):
+            continue
+        image = describe_file(plane.path)
+        if image.y is None or image.x is None:
+            if not found and not needed:
+                return planes
+            raise RawDataError(
+                f"{plane.path} holds no stage position; copy it again from the microscope, export "
+                "the raw tiles again, or use acquisition.convention 'pattern'"
+            )
+        found[key] = LocatedImage(plane.cycle, plane.path, image)
+    compare_sizes([*found.values()], options)
+    return [_at(plane, found.get((plane.cycle, plane.region, plane.tile))) for plane in planes]
+
+
+def _at(plane: RawPlane, found: LocatedImage | None) -> RawPlane:
+    return plane._replace(y=found.image.y, x=found.image.x) if found else plane
+
+
+def channel_of(plane: RawPlane, images: Sequence[OmeChannel]) -> OmeChannel:
+    """Return the channel of a plane among those of its file."""
+    if plane.page is not None and len(images) > 1:
+        return images[int(plane.channel) - 1]
+    return images[0] if len(images) == 1 else OmeChannel()

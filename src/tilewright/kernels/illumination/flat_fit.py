@@ -1,0 +1,150 @@
+"""The flat-field and the camera offset in one robust fit of overlaps and of the tiles.
+
+Bayesian linear regression: the coefficients of the log flat-field and the camera offset are the
+unknowns, and of twenty priors, which say how large coefficients are and how fast they fall with
+their degree, the one with the largest evidence is taken (MacKay, "Bayesian interpolation", Neural
+Computation 4, 1992). Overlaps see the borders of a tile (:mod:`.overlap_photometry`), the tiles
+themselves its interior (:mod:`.tile_uniformity`). Both are linear about a first estimate, so the
+fit is repeated (iteratively reweighted least squares).
+"""
+
+import operator
+from dataclasses import dataclass
+from functools import reduce
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
+
+from tilewright.kernels.backend import Floats, Ints
+from tilewright.kernels.illumination.flat_basis import degrees, flat_field, log_flat
+from tilewright.kernels.illumination.overlap_cells import OverlapCells
+from tilewright.kernels.illumination.overlap_photometry import (
+    Differences,
+    InformationForm,
+    differences,
+    information_by_fold,
+    relative_difference,
+)
+from tilewright.kernels.illumination.tile_uniformity import tile_information
+
+#: Standard deviation of coefficients of degree 1 and 2, which every flat-field has: a loss of
+#: two thirds of the light in the corners is 0.3.
+_LOW = 0.3
+#: Standard deviation of degree 3, and by what factor it falls with each further degree. With one
+#: prior (0.03, 0.6) the error of 20 sets was 1.6 % in the median, with the likeliest 0.3 %; the
+#: mean of all, weighted by their evidence, is no better.
+_SIZES = (0.003, 0.01, 0.03, 0.1)
+_FALLS = (0.3, 0.5, 0.7, 0.9, 1.0)
+_ITERATIONS = 12
+#: Iterations on overlaps alone, where there are any: about a wrong flat-field dim tiles mislead.
+_OVERLAPS_FIRST = 3
+#: Standard deviation in counts of an offset that is given.
+_GIVEN_COUNTS = 1e-3
+#: Error beyond the statistical one: what a polynomial leaves of a flat-field.
+_LEAST_ERROR = 0.003
+
+
+@dataclass(frozen=True)
+class FlatFit:
+    """Flat-field and camera offset with their errors."""
+
+    coefficient: Floats
+    """float64 (k,): log flat-field (:mod:`.flat_basis`)."""
+    offset_counts: float
+    """Camera offset."""
+    covariance: Floats
+    """float64 (k + 1, k + 1): of the coefficients, then the offset."""
+    differences: Differences
+    """Overlap cells under this flat-field."""
+    held_out: float
+    """Weighted rms relative difference of overlaps held out of the fit; NaN without any."""
+
+    @property
+    def offset_error_counts(self) -> float:
+        """Standard error of the camera offset."""
+        return float(np.sqrt(self.covariance[-1, -1]))
+
+    @property
+    def error(self) -> float:
+        """Expected relative rms error of the flat-field over the tile."""
+        return float(np.sqrt(np.trace(self.covariance[:-1, :-1]) + _LEAST_ERROR**2))
+
+    def flat(self, shape_px: tuple[int, int]) -> NDArray[np.float32]:
+        """Return the flat-field of mean 1 at pixel centres, float32 (y, x)."""
+        return flat_field(self.coefficient, shape_px)
+
+
+def fit_flat(
+    cells: OverlapCells, images: Floats, offset_counts: float, offset_error_counts: float
+) -> FlatFit:
+    """Fit the log flat-field and the camera offset.
+
+    Parameters
+    ----------
+    cells : OverlapCells
+        Raw counts; without any the tiles alone are fitted.
+    images : ndarray of float64, shape (n, y, x)
+        Tiles without saturated pixels, in blocks, planes averaged; n may be 0. NaN is not compared
+        (:mod:`.tissue_regions`).
+    offset_counts, offset_error_counts : float
+        Prior of the camera offset, as mean and standard deviation.
+
+    Examples
+    --------
+    >>> at = np.linspace(-1, 1, 16)
+    >>> flat = 1 - 0.1 * (at[:, None] ** 2 + at**2)
+    >>> tiles = 100 + np.random.default_rng(0).uniform(500, 1500, (8, 1, 1)) * flat
+    >>> fit = fit_flat(OverlapCells.none(), tiles, 100.0, 1.0)
+    >>> [round(float(f[0, 0] / f[8, 8]), 1) for f in (flat, fit.flat((16, 16)))]
+    [0.8, 0.8]
+    """
+    offset = offset_counts, max(offset_error_counts, _GIVEN_COUNTS)
+    mean = np.append(np.zeros(len(degrees())), offset_counts)
+    posterior = InformationForm.none(len(mean))
+    for iteration in range(_ITERATIONS):
+        compared = differences(cells, mean[:-1], mean[-1], robust=iteration > 0)
+        parts, fold = information_by_fold(compared, mean[:-1], mean[-1])
+        data = reduce(operator.add, parts)
+        if iteration >= _OVERLAPS_FIRST or not len(cells):
+            data += tile_information(images, mean, tells_offset=not len(cells))
+        posterior = _with_likeliest_prior(data, offset)
+        mean = posterior.mean()
+        mean[-1] = np.clip(mean[-1], 0.0, max(offset[0] + 2.0 * offset[1], 0.0))
+    compared = differences(cells, mean[:-1], mean[-1], robust=True)
+    held_out = compared.rms(_held_out(compared, parts, fold, posterior))
+    covariance: Floats = np.asarray(np.linalg.inv(posterior.matrix), np.float64)
+    return FlatFit(mean[:-1], float(mean[-1]), covariance, compared, held_out)
+
+
+def _with_likeliest_prior(data: InformationForm, offset: tuple[float, float]) -> InformationForm:
+    """Add the prior under which the data are likeliest."""
+    degree = degrees().sum(axis=1)
+    best, chosen = -np.inf, data
+    for size, fall in product(_SIZES, _FALLS):
+        deviation = np.where(degree <= 2, _LOW, size * fall ** (degree - 3.0))
+        precision = 1.0 / (np.append(deviation, offset[1]) ** 2 + 1e-12)
+        pull = np.append(np.zeros(len(degree)), offset[0] * precision[-1])
+        posterior = data + InformationForm(np.diag(precision), pull)
+        lower = np.linalg.cholesky(posterior.matrix)
+        whitened = solve_triangular(lower, posterior.vector, lower=True)
+        log = 0.5 * float(whitened @ whitened + np.log(precision).sum())
+        log -= float(np.log(np.diag(lower)).sum())
+        if log > best:
+            best, chosen = log, posterior
+    return chosen
+
+
+def _held_out(
+    compared: Differences, parts: list[InformationForm], fold: Ints, posterior: InformationForm
+) -> Floats:
+    """Relative difference of each cell under a fit without its fold of edges."""
+    relative = np.zeros(len(fold))
+    for k, part in enumerate(parts):
+        inside = np.flatnonzero(fold == k)
+        mean = (posterior - part).mean()
+        cells = compared.cells.take(inside)
+        flat = [np.exp(log_flat(mean[:-1], p)) for p in (cells.place_first, cells.place_second)]
+        relative[inside] = relative_difference(cells, flat[0], flat[1], mean[-1])
+    return relative

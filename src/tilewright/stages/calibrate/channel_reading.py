@@ -1,0 +1,210 @@
+"""The tiles of one cycle and channel, each plane decoded once for all that calibration measures."""
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from tqdm import tqdm
+
+from tilewright.io.inputs.raw_pixels import has_structure
+from tilewright.io.results.zarr_store import stack_on_disk
+from tilewright.kernels.backend import Backend, Region
+from tilewright.kernels.camera import (
+    SAMPLE_PLANES,
+    SAMPLE_TILES,
+    CameraDefects,
+    Top,
+    equal_neighbours,
+    find_defects,
+    top_of,
+)
+from tilewright.kernels.padding import fill, padding
+from tilewright.kernels.tile_positions.displacements import Allocate, Strips, flatten, in_memory
+from tilewright.kernels.tile_positions.overlap_strips import StripPlan
+from tilewright.stages.illumination.binned_tiles import BinnedTiles
+from tilewright.stages.tile_source import TileSource
+
+#: Strips of more bytes lie on the disk: 60 tiles of 1440 x 1920 px have 240 MB of them, a
+#: slide of 50,000 px squared 5 GB.
+_IN_MEMORY_B = 256 << 20
+#: Binned tiles of all planes, 170 MB: of more than 200 tiles fewer planes are binned.
+_MOST_IMAGES = 1000
+
+
+#: Strips, the number of one of them, and the window of the tile that it shows.
+_Cut = tuple[Strips, int, Region]
+
+
+@dataclass(frozen=True)
+class ChannelReading:
+    """What calibration keeps of the tiles of one channel."""
+
+    firsts: list[Strips]
+    seconds: list[Strips]
+    """Strips of tiles a and of tiles b, (m, y, x) for each plan: means over planes, defects
+    repaired, divided by a flat-field of their own.
+    """
+    binned: BinnedTiles
+    defects: CameraDefects | None
+    """Of the camera; None where there are too few tiles to tell."""
+    bare: NDArray[np.bool_]
+    """bool (n,): tiles that show no structure in their middle plane."""
+
+
+class _TileReading(NamedTuple):
+    """What one tile tells besides its strips and binned planes; ``planes`` show defects, by z."""
+
+    tops: list[Top]
+    equal_neighbours: list[float]
+    bare: bool
+    planes: dict[int, NDArray[Any]]
+
+
+def read_channel(
+    backend: Backend,
+    tiles: TileSource,
+    plans: Sequence[StripPlan],
+    *,
+    planes: int,
+    saturation_counts: float | None = None,
+    places_tiles: bool = True,
+    scratch: Path | None = None,
+) -> ChannelReading:
+    """Read every tile of a channel once, in the threads of ``backend``.
+
+    Parameters
+    ----------
+    plans : sequence of StripPlan
+        Which strips of the tiles are kept.
+    planes : int
+        How many evenly spaced z-planes are read.
+    saturation_counts : float, optional
+        None is the value at which the histogram piles up, or else the largest of the pixel type.
+    places_tiles : bool
+        Whether positions are measured on this channel. If not, only planes that are binned are
+        read.
+    scratch : Path, optional
+        Folder for more than 256 MB of strips; without one memory holds all.
+    """
+    z_read = _spread(range(tiles.shape[0]), planes)
+    z_binned = _spread(z_read, max(1, _MOST_IMAGES // len(tiles.row)))
+    z_read = z_read if places_tiles else z_binned
+    allocate = strip_allocator(plans, scratch)
+    firsts, seconds = ([allocate((len(p.pairs), *p.shape)) for p in plans] for _ in range(2))
+    samples = _sample(len(tiles.row), z_read)
+    binned = BinnedTiles.empty(tiles, z_binned)
+    read = partial(
+        _read_tile, backend, tiles, z_read, binned, _cuts(plans, firsts, seconds), samples
+    )
+    with ThreadPoolExecutor(max(1, backend.workers)) as pool:
+        results = pool.map(read, range(len(tiles.row)))
+        found = list(tqdm(results, "calibrate: tiles", len(tiles.row), mininterval=5))
+    rounds = [[found[t].planes[z[k]] for t, z in samples.items()] for k in range(len(samples[0]))]
+    defects = find_defects(rounds)
+    for plan, *both in zip(plans, firsts, seconds, strict=True):
+        for strips, origin in zip(both, (plan.origin_a, plan.origin_b), strict=True):
+            if defects is not None:
+                repair = defects.within(tiles.shape[1:], window_of(origin, plan.shape)).repair
+                for i in range(len(plan.pairs)):
+                    strips[i] = repair(strips[i])
+            flatten(backend, strips)
+    return ChannelReading(
+        firsts,
+        seconds,
+        binned.measured(
+            saturation_counts,
+            [top for one in found for top in one.tops],
+            [share for one in found for share in one.equal_neighbours],
+        ),
+        defects,
+        np.array([one.bare for one in found]),
+    )
+
+
+def _read_tile(
+    backend: Backend,
+    tiles: TileSource,
+    z_read: Sequence[int],
+    binned: BinnedTiles,
+    cuts: Mapping[int, list[_Cut]],
+    samples: Mapping[int, Sequence[int]],
+    tile: int,
+) -> _TileReading:
+    """Read the planes of a tile; put their mean into its strips, and the planes into ``binned``."""
+    total = np.zeros(tiles.shape[1:], np.float32)
+    tops, equal, planes = [], [], {}
+    for z in z_read:
+        raw = tiles.read(tile, z)
+        hole = padding(raw)
+        raw = fill(raw, hole)
+        total += raw
+        tops.append(top_of(raw))
+        equal.append(equal_neighbours(raw))
+        if z in samples.get(tile, ()):
+            planes[z] = raw
+        if z in binned.planes:
+            binned.put(backend, z, tile, raw, hole)
+        if z == z_read[len(z_read) // 2]:
+            bare = not has_structure(raw)
+    total /= np.float32(len(z_read))
+    for strips, i, window in cuts.get(tile, ()):
+        strips[i] = total[window]
+    return _TileReading(tops, equal, bare, planes)
+
+
+def _spread(values: Sequence[int], most: int) -> tuple[int, ...]:
+    """Return at most so many of the values, evenly spaced.
+
+    >>> _spread(range(20), 5), _spread((2, 6, 10), 5)
+    ((2, 6, 10, 14, 18), (2, 6, 10))
+    """
+    count = min(most, len(values))
+    return tuple(values[(2 * k + 1) * len(values) // (2 * count)] for k in range(count))
+
+
+def _sample(tiles: int, z_planes: Sequence[int]) -> dict[int, list[int]]:
+    """Return the tiles, and planes of each, that show the camera's defective pixels.
+
+    >>> _sample(2, (0, 4, 8))
+    {0: [0, 4, 8], 1: [4, 8, 0]}
+    """
+    count, depth = min(tiles, SAMPLE_TILES), len(z_planes)
+    number = min(SAMPLE_PLANES, depth)
+    spread = np.linspace(0, tiles - 1, count).round().astype(int).tolist()
+    return {
+        tile: [z_planes[(k + r * (depth // number)) % depth] for r in range(number)]
+        for k, tile in enumerate(spread)
+    }
+
+
+def strip_allocator(plans: Sequence[StripPlan], scratch: Path | None) -> Allocate:
+    """Return what allocates strips: in memory if all fit there, or on the disk."""
+    all_b = sum(2 * 4 * len(plan.pairs) * math.prod(plan.shape) for plan in plans)
+    if scratch is None or all_b <= _IN_MEMORY_B:
+        return in_memory
+    return partial(stack_on_disk, scratch)
+
+
+def _cuts(
+    plans: Sequence[StripPlan], firsts: Sequence[Strips], seconds: Sequence[Strips]
+) -> dict[int, list[_Cut]]:
+    """Return which strips each tile fills."""
+    cuts = defaultdict[int, list[_Cut]](list)
+    for plan, first, second in zip(plans, firsts, seconds, strict=True):
+        for i, (a, b) in enumerate(plan.pairs.tolist()):
+            cuts[a].append((first, i, window_of(plan.origin_a, plan.shape)))
+            cuts[b].append((second, i, window_of(plan.origin_b, plan.shape)))
+    return cuts
+
+
+def window_of(origin: tuple[int, int], shape: tuple[int, int]) -> Region:
+    """Return the window of a tile of a shape (y, x) from its first pixel on."""
+    (y, x), (height, width) = origin, shape
+    return slice(y, y + height), slice(x, x + width)
