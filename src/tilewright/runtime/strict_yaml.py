@@ -11,6 +11,14 @@ from tilewright.runtime.text import printable
 class _StrictLoader(yaml.SafeLoader):
     """Refuses duplicate keys, of which YAML itself takes the last."""
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        """Name the line of a value that is no date or number, though it looks like one."""
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, ArithmeticError, LookupError, AttributeError):
+            said = f"a value that is no {node.tag.rpartition(':')[2]}; correct or quote it"
+            raise MarkedYAMLError(problem=said, problem_mark=node.start_mark) from None
+
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Refuse a duplicate key."""
         lines: dict[str, int] = {}
@@ -45,7 +53,6 @@ def load_yaml(text: str, source: object) -> Any:
         why = f"is not YAML: {where}{printable(error.problem)}"
     except RecursionError:
         why = "is nested too deeply"
-    # What a tag or the look of a value promises, and the value does not hold, is of many kinds.
-    except (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+    except (yaml.YAMLError, ValueError, ArithmeticError) as error:  # a duplicate key, an escape
         why = f"is not YAML: {' '.join(str(error).split())}"
     raise ValueError(f"{source} {why}")
