@@ -176,7 +176,7 @@ def test_the_configuration_is_read_when_it_changes(
     assert not microscope.look(5)
 
 
-@pytest.mark.parametrize("convention", ["ome_tiff", "fiji", "imagexpress"])
+@pytest.mark.parametrize("convention", ["ome_tiff", "fiji"])
 def test_a_folder_whose_files_are_opened_is_quiet_as_a_whole(
     run: Run, capsys: pytest.CaptureFixture[str], convention: str
 ) -> None:

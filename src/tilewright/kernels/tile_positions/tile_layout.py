@@ -78,11 +78,12 @@ def rank_grids(
 
     Examples
     --------
+    >>> from scipy import ndimage
     >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(112, 112)), 2)
     >>> corners = [(0, 0), (0, 48), (48, 48), (48, 0)]
     >>> tiles = np.stack([scene[y : y + 64, x : x + 64] for y, x in corners])
     >>> print(rank_grids(cpu, tiles, [(2, 2), (1, 4)], np.arange(4))[0])
-    2 x 2 snake_right_down (4 of 4)
+    2 x 2 snake_right_down (3 of 4)
     """
     tiles = backend.asarray(tiles)
     strength = edge_strength(backend, tiles)
