@@ -45,14 +45,16 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
 
 
 def _method(numbers: Mapping[str, Any]) -> str:
-    """Return the method, the offset of zero light, and where the camera saturates."""
+    """Return the method, the offset of zero light, where the camera saturates, and dust."""
     bound = "at most " if numbers.get("offset_method") == OFFSET_BOUND else ""
     offset = numbers.get("offset_counts")
     zero = f", offset {bound}{offset:g}" if isinstance(offset, int | float) else ""
     clips = ""
     if numbers.get("saturation_method") == CLIPPED_BELOW:
         clips = f", saturates at {numbers['saturation_counts']:g}"
-    return f"{numbers.get('method', 'unknown')}{zero}{clips}"
+    dust = numbers.get("dust_share")
+    spots = f", dust corrected on {dust:.1%}" if dust else ""
+    return f"{numbers.get('method', 'unknown')}{zero}{clips}{spots}"
 
 
 def draw(fields: Sequence[tuple[str, NDArray[np.float32], str]], path: Path) -> None:

@@ -21,6 +21,7 @@ from tilewright.kernels.illumination.overlap_cells import (
     measure_cells,
     overlapping_pairs,
 )
+from tilewright.kernels.illumination.sensor_dust import dust_sums
 from tilewright.stages.tile_source import TileSource
 
 #: Tiles are binned to at most this many pixels on the long side: 0.26 MB per tile and plane.
@@ -137,6 +138,10 @@ class TileMeasures:
     """int64 (m, 2): all tiles that overlap."""
     every_cell: OverlapCells
     """Cells of all of them, also where tiles lie by the stage alone; ``edge`` indexes ``pairs``."""
+    dust: NDArray[np.float32]
+    """What tiles without padding say of dust on the sensor: :func:`.sensor_dust.dust_sums`."""
+    factor: int
+    """Binning of the tiles that show it."""
 
     def has_signal(self, offset_counts: float, *, offset_known: bool) -> bool:
         """Whether the mean signal is well above the noise of a block.
@@ -163,9 +168,11 @@ class TileMeasures:
         )
         return dataclasses.replace(self, blocks=self.blocks - structure_counts, cells=cells)
 
-    def at_pixels(self, backend: Backend, field: NDArray[np.float64]) -> NDArray[np.float32]:
-        """Return a field at the blocks at the raw tiles' pixels."""
-        pixels = enlarge(backend, backend.asarray(field), self.shape_px, self.block_px)
+    def at_pixels(
+        self, backend: Backend, field: NDArray[np.float64], block_px: int
+    ) -> NDArray[np.float32]:
+        """Return a field at blocks of ``block_px`` pixels at the raw tiles' pixels."""
+        pixels = enlarge(backend, backend.asarray(field), self.shape_px, block_px)
         return np.asarray(backend.to_numpy(pixels), np.float32)
 
 
@@ -207,6 +214,8 @@ def measure_tiles(
         binned.equal_neighbours,
         pairs,
         every,
+        dust_sums(binned.images.mean(axis=0)[binned.inside.all(axis=(0, 2, 3))]),
+        binned.factor,
     )
 
 

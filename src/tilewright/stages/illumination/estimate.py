@@ -9,7 +9,8 @@ Numbers of an estimate: ``method`` (``overlap``, ``tiles``, ``file`` or ``none``
 deviations of their noise), ``heldout_log_ratio`` (of the method used, rms),
 ``heldout_log_ratio_rms`` (uncorrected and corrected), ``flat_error`` (expected, relative rms),
 ``edges``, ``cells``, ``planes``, ``saturation_counts``, ``saturation_method``,
-``equal_neighbours`` and ``flat_clipped_pixels``.
+``equal_neighbours``, ``flat_clipped_pixels`` and ``dust_share`` (of pixels with dust on the
+sensor, which is corrected).
 """
 
 from collections.abc import Sequence
@@ -79,8 +80,8 @@ def _estimate(
     name, reason, flat, error = "none", found.reason, even, found.error_of(even)
     dark: Plane | float = found.offset_counts
     if found.dark is not None:
-        dark = dark + measures.at_pixels(backend, found.dark.structure_counts)
-    scores = {"uncorrected": found.rms_difference(even)}
+        dark = dark + measures.at_pixels(backend, found.dark.structure_counts, measures.block_px)
+    scores, dust_share = {"uncorrected": found.rms_difference(even)}, 0.0
     if method == "file":
         flat, dark = read_files(flat_file, dark_file, measures.shape_px, found.offset_counts)
         name, error = "file", found.error_of(flat)
@@ -92,6 +93,9 @@ def _estimate(
         if _is_worse(scores[name], scores["uncorrected"]):
             reason = f"{name} does not make held-out overlaps agree better"
             name, flat, error = "none", even, found.error_of(even)
+        if (dust := found.dust()) is not None and error is not None:
+            flat = flat * measures.at_pixels(backend, dust.gain, measures.factor)
+            error, dust_share = float(np.hypot(error, dust.error)), dust.share
     flat, clipped = finish(flat)
     known = {key: round(rms, 6) for key, rms in scores.items() if rms is not None}
     numbers = {
@@ -101,6 +105,7 @@ def _estimate(
         "heldout_log_ratio_rms": known,
         "flat_error": None if error is None else round(error, 5),
         "flat_clipped_pixels": clipped,
+        "dust_share": round(dust_share, 5),
     }
     return Illumination.from_fields(flat, dark), numbers | _measured(found)
 

@@ -14,6 +14,7 @@ from tilewright.kernels.illumination.overlap_photometry import (
     relative_difference,
     value_by_others,
 )
+from tilewright.kernels.illumination.sensor_dust import SensorDust, find_dust
 from tilewright.kernels.illumination.tissue_regions import tissue_and_background
 from tilewright.stages.illumination.binned_tiles import TileMeasures
 
@@ -73,6 +74,13 @@ class ChannelFit:
     def by_overlaps(self) -> bool:
         """Whether overlaps were fitted."""
         return self.edges >= MIN_EDGES and self.cells >= MIN_CELLS
+
+    def dust(self) -> SensorDust | None:
+        """Return the dust on the sensor; None without any, or where tiles cannot tell."""
+        # Tissue of a core has a preferred place in the tile, as dust has.
+        if self.fit is None or tissue_and_background(_some(self.measures.blocks)) is not None:
+            return None
+        return find_dust(self.measures.dust, self.offset_counts)
 
     def rms_difference(self, flat: Plane) -> float | None:
         """Return the rms relative difference of overlaps under a flat-field that is not fitted."""
