@@ -33,10 +33,7 @@ class Subtraction:
     """Share of the pixels with light that have none left."""
     before: NDArray[np.float32]
     light: NDArray[np.float32]
-    """float32 (y, x): overviews of the registered channel and background before, ``side`` times
-    smaller.
-    """
-    side: int
+    """float32 (y, x): overviews of the registered channel and background before."""
 
     @property
     def expected(self) -> NDArray[np.float32]:
@@ -48,8 +45,8 @@ def write_subtractions(
     subtractions: Sequence[Subtraction], npz_path: Path, json_path: Path
 ) -> None:
     """Write both files atomically; the same input gives the same bytes."""
-    # All but the overviews, which are the last three.
-    names = [field.name for field in fields(Subtraction)][:-3]
+    # All but the overviews, which are the last two.
+    names = [field.name for field in fields(Subtraction)][:-2]
     rows = [{name: getattr(subtraction, name) for name in names} for subtraction in subtractions]
     for row in rows:
         numbers = {k: float(f"{v:.6g}") for k, v in row.items() if isinstance(v, float)}
@@ -59,9 +56,7 @@ def write_subtractions(
     for subtraction, row in zip(subtractions, rows, strict=True):
         at = f"{subtraction.cycle}/{subtraction.channel}"
         arrays[f"{at}/before"], arrays[f"{at}/light"] = subtraction.before, subtraction.light
-        text = json.dumps(
-            {**row, "factor": subtraction.factor, "side": subtraction.side}, allow_nan=False
-        )
+        text = json.dumps({**row, "factor": subtraction.factor}, allow_nan=False)
         arrays[f"{at}/numbers"] = np.frombuffer(text.encode(), np.uint8)
     write_npz(npz_path, arrays)
 

@@ -1,27 +1,25 @@
 """How much of a background is subtracted from a registered channel, and what that does to it."""
 
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.io.results.subtraction import Subtraction
-from tilewright.kernels.backend import Region
+from tilewright.kernels.backend import Region, cells
 from tilewright.kernels.register.background import fit_factor, oversubtracted_share
 
 #: Registered pixels of a region of the image, (ny, nx) uint16.
 Read = Callable[[Region], NDArray[np.uint16]]
 #: Cells on whose means factors are fitted: at 8 px, less than a cell body, noise is a few counts.
 _CELL_PX = 8
-#: Most cells on a side: larger images have larger cells, so that memory is bounded.
-_MOST_CELLS = 2048
+#: Longest side of the overviews on which factors are fitted: two take 32 MB.
+_FIT_PX = 2048
 #: Longest side of the overviews for quality.
-_OVERVIEW_PX = 512
+_QUALITY_PX = 512
 
 
 @dataclass(frozen=True)
@@ -36,36 +34,6 @@ class Background:
     """From the reference frame to its cycle; None for the reference cycle."""
     factor: float | None
     """By what it is multiplied; None: fitted."""
-
-
-class CellSums:
-    """Sums of the whole square cells of an image (y, x) that comes region by region.
-
-    Whole numbers, so that neither threads nor the regions' order change a bit.
-    """
-
-    def __init__(self, shape: tuple[int, int], side: int) -> None:
-        self._side = side
-        self._whole = tuple(max(n // side, 1) for n in shape)
-        self._total = np.zeros([-(-n // side) for n in shape], np.int64)
-        self._turn = threading.Lock()
-
-    def add(self, region: Region, pixels: NDArray[Any]) -> None:
-        """Add the pixels (ny, nx) of a region; its borders need not be those of cells."""
-        part, target = pixels, []
-        for axis, span in enumerate(region):
-            first, last = span.start // self._side, -(-span.stop // self._side)
-            starts = np.maximum(np.arange(first, last) * self._side - span.start, 0)
-            part = np.add.reduceat(part, starts, axis=axis, dtype=np.int64)
-            target.append(slice(first, last))
-        with self._turn:
-            self._total[target[0], target[1]] += part
-
-    @property
-    def means(self) -> NDArray[np.float64]:
-        """Mean of each whole cell."""
-        whole: NDArray[np.int64] = self._total[: self._whole[0], : self._whole[1]]
-        return whole / self._side**2
 
 
 def survey(
@@ -87,17 +55,18 @@ def survey(
     shape : (int, int)
         (y, x) of the image.
     regions : sequence of (slice, slice)
-        All of the image; one of each thread is in memory at a time.
+        All of the image; one of each thread is in memory at a time. Their borders are multiples of
+        a power of two, as those of chunks are.
     """
-    cell = max(_CELL_PX, -(-max(shape) // _MOST_CELLS))
-    side = max(1, -(-max(shape) // _OVERVIEW_PX))
-    sums = [[CellSums(shape, n) for n in (cell, side)] for _ in reads]
-    _sum_cells(sums, reads, regions, pool)
-    (marker, light), overviews = (
-        [total.means for total in pair] for pair in zip(*sums, strict=True)
-    )
+    side = 1
+    while max(shape) > side * _FIT_PX:
+        side *= 2
+    both = [_overview(read, shape, side, regions, pool) for read in reads]
+    marker, light = (_means(image, -(-_CELL_PX // side)) for image in both)
     factor = fit_factor(marker, light) if background.factor is None else background.factor
-    before, coarse = (means.astype(np.float32) for means in overviews)
+    before, coarse = (
+        _means(image, -(-max(image.shape) // _QUALITY_PX)).astype(np.float32) for image in both
+    )
     return Subtraction(
         cycle=channel[1],
         channel=channel[2],
@@ -109,23 +78,26 @@ def survey(
         emptied=0.0,  # counted while it is subtracted
         before=before,
         light=coarse,
-        side=side,
     )
 
 
-def _sum_cells(
-    sums: Sequence[Sequence[CellSums]],
-    reads: tuple[Read, Read],
-    regions: Sequence[Region],
-    pool: Executor,
-) -> None:
-    """Add all regions of the channel and of its background to their sums."""
+def _overview(
+    read: Read, shape: tuple[int, int], side: int, regions: Sequence[Region], pool: Executor
+) -> NDArray[np.float32]:
+    """Return the means of squares of ``side`` px; the regions' borders are borders of squares."""
+    small = np.zeros([max(n // side, 1) for n in shape], np.float32)
 
     def one(region: Region) -> None:
-        for read, of_read in zip(reads, sums, strict=True):
-            pixels = read(region)
-            for total in of_read:
-                total.add(region, pixels)
+        means = cells(read(region), side).mean(axis=(1, 3))
+        y, x = (part.start // side for part in region)
+        small[y : y + means.shape[0], x : x + means.shape[1]] = means
 
     for _ in pool.map(one, regions):
         pass
+    return small
+
+
+def _means(image: NDArray[np.float32], side: int) -> NDArray[np.float64]:
+    """Return the means of the whole squares of an image, or that of a smaller image."""
+    side = min(side, *image.shape)
+    return np.asarray(cells(image, side).mean(axis=(1, 3), dtype=np.float64))
