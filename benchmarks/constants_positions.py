@@ -34,7 +34,8 @@ _NAMES = {
     "position_solve": "FALSE_MATCH_PROBABILITY _SKEW _OVERCONFIDENCE _PRIOR_RESIDUALS "
     "_STAGE_PRIOR _FLOOR_PX _ROUNDS",
     "edge_acceptance": "_LEAST_CERTAIN _ASTRAY _OPPORTUNITIES _FINEST_PX",
-    "stage_map": "_PAIRS _SIGMA_PX _REACH _OVERLAPS CLEAR _SURE _MOST _ALIKE",
+    "neighbour_pairs": "_SIGMA_PX _REACH OVERLAPS CLEAR",
+    "stage_map": "_PAIRS _SURE _MOST _ALIKE",
 }
 #: Module and name of every constant on which positions may depend; not what costs time or memory
 #: only, and not ``STRIDE``, for which the filter is written.

@@ -48,7 +48,7 @@ def init(
     """
     from tilewright.init.add import add_new
     from tilewright.init.folder import create_experiment
-    from tilewright.init.place_tiles import GridOptions
+    from tilewright.init.tile_set import GridOptions
     from tilewright.kernels.tile_positions.tile_order import LAYOUTS
     from tilewright.runtime.text import printable
 

@@ -28,7 +28,7 @@ from tilewright.config.rule_files import RuleFiles
 from tilewright.config.tables import cycles_text
 from tilewright.errors import ConfigError, RawDataError, ResultFileError
 from tilewright.init.add import add_rows
-from tilewright.init.place_tiles import GridOptions
+from tilewright.init.tile_set import GridOptions
 from tilewright.installed import snakefile as installed_snakefile
 from tilewright.io.formats import reads_names_only
 from tilewright.io.inputs.manifest import planes_of

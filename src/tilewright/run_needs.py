@@ -1,9 +1,11 @@
-"""What may go wrong in a run that is set up rightly: too little disk or memory, lossy images."""
+"""What may go wrong in a run that is set up rightly: disk, memory, lossy images, lost planes."""
 
 from __future__ import annotations
 
+import csv
 import os
 import shutil
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -13,6 +15,7 @@ from tilewright.config.layout import Layout
 from tilewright.config.rules import RULES, DataSize
 from tilewright.config.settings import Settings
 from tilewright.io.formats.stitched import lossy_warnings, read_images
+from tilewright.runtime.text import count, few
 
 #: Blosc and deflate leave about three quarters of 16-bit counts; less of empty ground.
 _COMPRESSED = 0.7
@@ -49,7 +52,47 @@ def run_warnings(
         for sample in experiment.samples.values():
             located = read_images(str(sample.raw_dir.resolve()))
             found += [f"{one}; export the images without JPEG" for one in lossy_warnings(located)]
+    else:
+        found.append(check_depths(channel_depths(experiment, layout)))
     return [*filter(None, found)]
+
+
+def channel_depths(experiment: Experiment, layout: Layout) -> dict[int, dict[str, int]]:
+    """Return the z-planes of each channel by cycle, of all samples the fewest, by the manifests."""
+    found: dict[int, dict[str, int]] = {}
+    for cycle in experiment.cycles:
+        of_cycle: dict[str, int] = {}
+        for sample in experiment.samples:
+            planes: dict[str, set[str]] = defaultdict(set)
+            path = Path(layout.manifest.format(sample=sample, cycle=cycle))
+            with path.open(newline="", encoding="utf-8") as stream:
+                for row in csv.DictReader(stream):
+                    planes[row["channel"]].add(row["z"])
+            for one in experiment.channels_of(cycle):
+                depth = len(planes[one.channel])
+                name = f"{one.channel} ({one.marker})" * (one.marker != one.channel) or one.channel
+                of_cycle[name] = min(depth, of_cycle.get(name, depth))
+        found[cycle] = of_cycle
+    return found
+
+
+def check_depths(depths: Mapping[int, Mapping[str, int]]) -> str:
+    """Return which channels have other z-planes than most of their cycle; empty where none has.
+
+    Nuclei may be imaged in one plane and markers in several, and the files of a plane may not have
+    been copied: nothing in them tells which.
+
+    >>> check_depths({1: {"DAPI": 3, "CD3": 3}, 2: {"DAPI": 1, "CD3": 3, "CD8": 3}})[:68]
+    'cycle 2, channel DAPI has 1 z-plane and the others 3; copy the files'
+    """
+    told = []
+    for cycle, of_cycle in depths.items():
+        usual = max(Counter(of_cycle.values()).items(), key=lambda item: item[::-1])[0]
+        for channel, depth in of_cycle.items():
+            if depth != usual:
+                planes = count(depth, "z-plane")
+                told.append(f"cycle {cycle}, channel {channel} has {planes} and the others {usual}")
+    return f"{few(told)}; copy the files of planes that were imaged and are missing" * bool(told)
 
 
 def check_space(lasting: float, passing: float, results: Path) -> str:

@@ -1,5 +1,6 @@
-"""What a run warns of: too little disk, too little memory for the largest job, lossy images."""
+"""What a run warns of: too little disk or memory, lossy images, channels of other z-planes."""
 
+import os
 import re
 from pathlib import Path
 
@@ -89,7 +90,24 @@ def test_a_dry_run_warns_and_goes_on(phantom: Run, tmp_path: Path) -> None:
     disk = r"the disk may get full: .* temporary stacks .*elsewhere \(results: in "
     memory = r"the largest job, of \w+, asks for [\d.]+ GB, and jobs of this machine have 0.0 GB"
     (tmp_path / "sitecustomize.py").write_text(_SMALL)
-    for environment, times in (({}, 0), ({"PYTHONPATH": str(tmp_path)}, 1)):
+    first = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
+    for environment, times in (({}, 0), ({"PYTHONPATH": first}, 1)):
         done = phantom.snakemake(*command, env=environment)
         for words in (disk, memory):
             assert len(re.findall(words, done.stdout + done.stderr)) == times
+
+
+@pytest.mark.workflow
+def test_a_dry_run_names_the_channel_that_lacks_a_plane_in_all_tiles(
+    phantom: Run, tmp_path: Path
+) -> None:
+    for path in (phantom.folder / "raw").rglob("Cyc2_reg1/*_Z00[23]_CH2.tif"):
+        path.rename(tmp_path / path.name)
+    done = phantom.snakemake("registration", "-n", "--cores", "3")
+    for path in tmp_path.glob("*.tif"):
+        path.rename(phantom.folder / "raw/Cyc2_reg1" / path.name)
+    said = re.findall("cycle .* z-plane.*", done.stdout + done.stderr)
+    assert said == [
+        "cycle 2, channel 2 (PanCK) has 1 z-plane and the others 3; copy the files of planes that "
+        "were imaged and are missing"
+    ]

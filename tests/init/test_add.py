@@ -29,7 +29,7 @@ from tilewright.config.load import load_experiment, read_experiment
 from tilewright.errors import ConfigError
 from tilewright.init.add import add_new
 from tilewright.init.folder import InitResult
-from tilewright.init.place_tiles import GridOptions
+from tilewright.init.tile_set import GridOptions
 from tilewright.kernels.tile_positions.tile_order import tile_places
 
 

@@ -24,8 +24,8 @@ from tests.init.raw_folders import (
 from tests.support.microscope_files import write_phenix
 from tilewright.errors import ConfigError, RawDataError
 from tilewright.init.folder import create_experiment
-from tilewright.init.place_tiles import GridOptions
 from tilewright.init.recognise import names_of, recognise
+from tilewright.init.tile_set import GridOptions
 from tilewright.io.inputs.tiles import read_plane
 from tilewright.kernels.tile_positions.tile_order import tile_places
 

@@ -17,7 +17,7 @@ from tilewright.config.config_file import read_config
 from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
 from tilewright.init.folder import create_experiment
-from tilewright.init.place_tiles import GridOptions
+from tilewright.init.tile_set import GridOptions
 from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import Backend

@@ -14,9 +14,10 @@ from tilewright.config.tables import Places, cycles_text, read_tiles
 from tilewright.errors import ConfigError
 from tilewright.init.folder import of, tile_gaps
 from tilewright.init.metadata import Metadata, read_metadata
-from tilewright.init.place_tiles import GridOptions, Key, place_tiles
+from tilewright.init.place_tiles import Key, place_tiles
 from tilewright.init.recognise import RawFolder
 from tilewright.init.samples import Sample, add_rows_of, sentences, tile_sets
+from tilewright.init.tile_set import GridOptions
 from tilewright.init.write import marker_gaps, marker_row
 from tilewright.io.formats.common import RawPlane
 from tilewright.io.inputs.codex_metadata import CodexExperiment

@@ -13,7 +13,7 @@ from tilewright.config.consistency import check_apart
 from tilewright.config.tables import TILE_COLUMNS, cycles_text
 from tilewright.errors import ConfigError
 from tilewright.init.metadata import Metadata, read_metadata
-from tilewright.init.place_tiles import GridOptions, PlacedTiles, place_tiles
+from tilewright.init.place_tiles import place_tiles
 from tilewright.init.recognise import RawFolder, recognise, tables
 from tilewright.init.samples import (
     Said,
@@ -24,6 +24,7 @@ from tilewright.init.samples import (
     split_pieces,
     tile_sets,
 )
+from tilewright.init.tile_set import GridOptions, PlacedTiles
 from tilewright.init.write import (
     SNAKEFILE,
     config_text,

@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.init.tile_set import TileSet
+from tilewright.init.scan_order import places_of_numbers
+from tilewright.init.tile_set import GridOptions, PlacedTiles, Places, TileSet
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.tile_positions.stage_map import StageMap, fit_stage_map
-from tilewright.kernels.tile_positions.tile_layout import is_sure, rank_grids
-from tilewright.kernels.tile_positions.tile_order import tile_places
-from tilewright.runtime.text import few
 from tilewright.stages.tile_positions.stage_check import (
     describe,
     middle_tiles,
     orientation,
     overlaps_problem,
-    reduction,
     searched_px,
 )
 
-#: Positions (n, 2) of tiles in px, NaN where unknown.
-Places = NDArray[np.float64]
 #: Region and cycle.
 Key = tuple[str, int]
 #: Part of a side, and standard errors, by which neighbours must be off their positions before a map
@@ -38,67 +32,6 @@ _ALIKE = 0.03
 _HALF, _MOST, _NEARLY_ALL = 0.5, 0.6, 0.9
 #: Overlap where none is stated, until it is measured.
 _GUESS = 0.1
-#: Grids that a question names.
-_NAMED = 3
-
-
-@dataclass(frozen=True)
-class GridOptions:
-    """What the command line or metadata say of the grid; None is unknown."""
-
-    rows: int | None = None
-    cols: int | None = None
-    layout: str | None = None
-    overlap: float | None = None
-    flip_y: bool = False
-    flip_x: bool = False
-    fill: bool = False
-    """Leave tiles out that lack planes."""
-
-    @property
-    def signs(self) -> tuple[float, float]:
-        """Directions (y, x) of the stage in the image."""
-        return (-1.0 if self.flip_y else 1.0), (-1.0 if self.flip_x else 1.0)
-
-    def otherwise(self, codex: Any, width_px: int) -> GridOptions:
-        """Return what is stated here, and what ``experiment.json`` states where nothing is.
-
-        An overlap from 1 on is in pixels.
-        """
-        overlap = codex.overlap
-        if overlap is not None and overlap >= 1:
-            overlap = overlap / width_px if width_px else None
-        if overlap is not None and not 0.01 <= overlap <= 0.9:
-            overlap = None
-        other = {"rows": codex.rows, "cols": codex.cols, "layout": codex.layout, "overlap": overlap}
-        silent = {key: value for key, value in other.items() if getattr(self, key) is None}
-        return replace(self, **silent)
-
-
-@dataclass
-class PlacedTiles:
-    """The tiles of one region and cycle, where they lie, and what was found of it."""
-
-    tiles: TileSet
-    yx_px: Places
-    source: str
-    """As in the tiles table: ``stage``, ``grid`` or ``pixels``."""
-    guessed: bool = False
-    """Whether the distance of tiles is a guess, until it is measured."""
-    findings: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-    """A sentence each."""
-
-    @property
-    def known(self) -> bool:
-        """Whether all tiles have a position."""
-        return not np.isnan(self.yx_px).any()
-
-    @property
-    def factor(self) -> int:
-        """By how much images are reduced."""
-        return reduction(self.tiles.shape_px[1])
 
 
 def place_tiles(
@@ -174,7 +107,7 @@ def _nominal(
     if plane.tile is None:
         grid = np.array([(p.row, p.col) for p in tiles.first], np.float64)
     else:
-        grid = _order(placed, stated)
+        grid = places_of_numbers(placed, stated)
     step = (1.0 - (stated.overlap or _GUESS)) * np.array(tiles.shape_px) * stated.signs
     placed.yx_px = (grid - grid.min(axis=0)) * step
     return placed
@@ -183,58 +116,6 @@ def _nominal(
 def of_files(tiles: TileSet, stated: GridOptions) -> Places:
     """Return the positions (n, 2) in the files, in their unit."""
     return np.array([(p.y or 0.0, p.x or 0.0) for p in tiles.first]) * stated.signs
-
-
-def _order(placed: PlacedTiles, stated: GridOptions) -> Places:
-    """Return (row, col) of numbered tiles, NaN where nothing shows them."""
-    numbers = np.array([p.tile or 0 for p in placed.tiles.first], np.int64)
-    stated_size = (stated.rows or 0, stated.cols or 0)
-    most = stated_size[0] * stated_size[1]
-    # A scan begins with 0 or 1; a part of one with another number.
-    whole = numbers[0] < len(numbers) or numbers[-1] <= most
-    at = numbers - (0 if numbers[0] == 0 else 1 if whole else int(numbers[0]))
-    fits = bool(most) and int(at[-1]) < most
-    if most and not fits:
-        placed.warnings.append(
-            f"{stated.rows} x {stated.cols} tiles are stated, but the files number {len(numbers)}"
-        )
-    images, gaps = placed.tiles.images, len(at) <= at[-1]
-    ranked = []
-    if not isinstance(images, str) and (fits or not gaps):
-        sizes = dict.fromkeys([*[stated_size] * fits, *([] if gaps else sizes_of(len(at)))])
-        ranked = rank_grids(cpu_backend(2), images, sizes, at)
-        if is_sure(ranked):
-            best = ranked[0]
-            placed.findings.append(f"the overlaps speak for {best} and no other order")
-            told = (stated.rows, stated.cols, stated.layout)
-            if told != best[:3]:
-                placed.source = "pixels"
-            if fits and told != best[:3] and (best[:2] != stated_size or stated.layout):
-                layout = f" {stated.layout}" if stated.layout else ""
-                placed.warnings.append(
-                    f"{stated.rows} x {stated.cols}{layout} is stated, but {best} fits the "
-                    "overlaps, which is written"
-                )
-            return best.places.astype(np.float64)
-    if fits and stated.layout:
-        return np.array(tile_places(stated.layout, *stated_size), np.float64)[at]
-    missing = sorted(set(range(int(at[-1]))) - set(at.tolist()))
-    speak = few((grid for grid in ranked if grid.votes), _NAMED)
-    why = f"overlaps speak for {speak}" if speak else "overlaps show too little"
-    if missing:
-        why = f"tiles {few(np.array(missing) + numbers[0] - at[0])} are missing and {why}"
-    placed.unknown.append(
-        f"y and x: in which order {len(numbers)} tiles lie is not sure, as {why}; give --rows, "
-        "--cols, --layout and --overlap to tilewright init"
-    )
-    return np.full((len(numbers), 2), np.nan)
-
-
-def sizes_of(count: int) -> Iterator[tuple[int, int]]:
-    """Yield (rows, cols) that hold so many tiles, full grids first: a scan may be stopped."""
-    sizes = {(-(-count // length), length) for length in range(1, count + 1)}
-    sizes |= {(cols, rows) for rows, cols in sizes}
-    yield from sorted(sizes, key=lambda size: (size[0] * size[1] - count, abs(size[0] - size[1])))
 
 
 def _fit(placed: PlacedTiles) -> StageMap | None:

@@ -12,8 +12,8 @@ from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from tilewright.config.tables import Channel, cycles_text, is_formula
-from tilewright.init.place_tiles import GridOptions, Key, PlacedTiles, Places, of_files
-from tilewright.init.tile_set import TileSet, tile_set
+from tilewright.init.place_tiles import Key, of_files
+from tilewright.init.tile_set import GridOptions, PlacedTiles, Places, TileSet, tile_set
 from tilewright.io.formats.common import RawPlane, clean_token
 from tilewright.runtime.text import few
 from tilewright.stages.tile_positions.stage_check import lone_text, lone_tiles

@@ -1,8 +1,11 @@
-"""The planes of one cycle and region by tile, and a small image of each."""
+"""The tiles of one cycle and region: their planes, a small image of each, and their grid."""
+
+from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,7 +15,10 @@ from tilewright.io.formats.common import RawPlane, raw_file_errors
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tiles import read_plane
 from tilewright.io.tiff.headers import RawHeader
-from tilewright.stages.tile_positions.stage_check import reduce_tile
+from tilewright.stages.tile_positions.stage_check import reduce_tile, reduction
+
+#: Positions (n, 2) of tiles in px, NaN where unknown.
+Places = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,65 @@ class TileSet:
         }
         every = set().union(*planes.values())
         return [name for name, of_tile in planes.items() if of_tile != every]
+
+
+@dataclass(frozen=True)
+class GridOptions:
+    """What the command line or metadata say of the grid; None is unknown."""
+
+    rows: int | None = None
+    cols: int | None = None
+    layout: str | None = None
+    overlap: float | None = None
+    flip_y: bool = False
+    flip_x: bool = False
+    fill: bool = False
+    """Leave tiles out that lack planes."""
+
+    @property
+    def signs(self) -> tuple[float, float]:
+        """Directions (y, x) of the stage in the image."""
+        return (-1.0 if self.flip_y else 1.0), (-1.0 if self.flip_x else 1.0)
+
+    def otherwise(self, codex: Any, width_px: int) -> GridOptions:
+        """Return what is stated here, and what ``experiment.json`` states where nothing is.
+
+        An overlap from 1 on is in pixels.
+        """
+        overlap = codex.overlap
+        if overlap is not None and overlap >= 1:
+            overlap = overlap / width_px if width_px else None
+        if overlap is not None and not 0.01 <= overlap <= 0.9:
+            overlap = None
+        other = {"rows": codex.rows, "cols": codex.cols, "layout": codex.layout, "overlap": overlap}
+        silent = {key: value for key, value in other.items() if getattr(self, key) is None}
+        return replace(self, **silent)
+
+
+@dataclass
+class PlacedTiles:
+    """The tiles of one region and cycle, where they lie, and what was found of it."""
+
+    tiles: TileSet
+    yx_px: Places
+    source: str
+    """As in the tiles table: ``stage``, ``grid`` or ``pixels``."""
+    guessed: bool = False
+    """Whether the distance of tiles is a guess, until it is measured."""
+    findings: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    unknown: list[str] = field(default_factory=list)
+    """A sentence each."""
+
+    @property
+    def known(self) -> bool:
+        """Whether all tiles have a position."""
+        return not np.isnan(self.yx_px).any()
+
+    @property
+    def factor(self) -> int:
+        """By how much images are reduced."""
+        return reduction(self.tiles.shape_px[1])
 
 
 def tile_set(planes: Sequence[RawPlane], channel: str) -> TileSet:

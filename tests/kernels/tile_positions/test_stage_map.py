@@ -17,11 +17,8 @@ from tests.support.stage_scenes import (
     turn,
 )
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.tile_positions.stage_map import (
-    StageMap,
-    fit_stage_map,
-    neighbours_along,
-)
+from tilewright.kernels.tile_positions.neighbour_pairs import neighbours_along
+from tilewright.kernels.tile_positions.stage_map import StageMap, fit_stage_map
 from tilewright.kernels.tile_positions.tile_order import tile_places
 
 ROWS, COLS = 3, 4

@@ -11,29 +11,21 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints
-from tilewright.kernels.tile_positions.overlap_strips import plan_strips
-from tilewright.kernels.tile_positions.phase_correlation import correlate_tiles
+from tilewright.kernels.tile_positions.neighbour_pairs import (
+    CLEAR,
+    OVERLAPS,
+    edge_strength,
+    measure_pairs,
+    neighbours_along,
+)
 
 #: Pairs of neighbours compared along each stage axis: the most textured ones decide.
 _PAIRS = 16
-_SIGMA_PX = 1.5
-#: Part of a side over which a displacement is searched about each expected one: a camera turned by
-#: 5 degrees moves a neighbour by 0.09.
-_REACH = 0.1
-#: Overlaps that are tried where the stated one does not match; with the search they cover all from
-#: 0 to 0.55.
-_OVERLAPS = (0.05, 0.15, 0.3, 0.45)
-_STRAIGHT = tuple((overlap, 0.0) for overlap in _OVERLAPS)
 #: Part of a side by which neighbours may lie across, where they are found nowhere else: rows that
 #: run slantwise.
 _SLANTS = (-0.4, -0.2, 0.2, 0.4)
 #: Part of a side from which tiles are neighbours: nearer ones are one position imaged twice.
 _NEAREST = 0.05
-#: Decimal logarithm of the probability of a false match, with its sign turned, that leaves no
-#: doubt: the one overlap with tissue of 38 x 192 px has 1.7, what a blank tile matches up to 0.6.
-_BEYOND_DOUBT = 2.0
-#: NCC above that of the best rival peak, times certainty, from which a match counts.
-CLEAR = 0.05
 #: The same of a match that contradicts another direction, and of one or two that count alone: the
 #: only overlap with tissue of 38 x 192 px has 0.39, two tiles of different tissue up to 0.3.
 _SURE, ALONE = 0.4, 0.35
@@ -217,7 +209,7 @@ def displaced_tiles(
         rest = np.flatnonzero((matches.score <= CLEAR) | (off > near))[: 2 * _PAIRS]
         if not len(rest):
             continue
-        places = [(overlap, slant) for overlap in _OVERLAPS for slant in (0.0, *_SLANTS)]
+        places = [(overlap, slant) for overlap in OVERLAPS for slant in (0.0, *_SLANTS)]
         matches = _matches(backend, tiles, pairs[rest], expected[rest], direction, places)
         away = matches.displacement - expected[rest]
         for k in np.flatnonzero((matches.score > CLEAR) & (np.abs(away).max(axis=1) > near)):
@@ -239,38 +231,6 @@ def _agreed(offsets: dict[int, list[Floats]], near_px: float) -> dict[int, Float
     return found
 
 
-def edge_strength(backend: Backend, tiles: Array) -> Floats:
-    """Return the spread (n,) of differences between neighbouring pixels, a mark of structure.
-
-    >>> edge_strength(cpu, np.zeros((2, 8, 8), np.float32)).tolist()
-    [0.0, 0.0]
-    """
-    difference = tiles[:, 2:, 2:] - tiles[:, :-2, :-2]
-    spread = np.asarray(backend.to_numpy(backend.xp.std(difference, axis=(1, 2))), np.float64)
-    return np.round(spread, 2)
-
-
-def neighbours_along(nominal: Floats, axis: int, least_px: float = 0.0) -> Ints:
-    """Return pairs (m, 2) of tiles of which b is the nearest to a in the direction of an axis.
-
-    Within 45 degrees of it, at least ``least_px`` apart, and no further than 1.4 times what a
-    quarter of the pairs are.
-
-    >>> neighbours_along(np.array([[0.0, 0.0], [0.0, 9.0], [8.0, 1.0]]), 1).tolist()
-    [[0, 1]]
-    """
-    step = nominal[None, :, :] - nominal[:, None, :]
-    along, across = step[..., axis], np.abs(step[..., 1 - axis])
-    distance = np.where((along > least_px) & (across < along), np.hypot(along, across), np.inf)
-    nearest = np.asarray(np.argmin(distance, axis=1), np.int64)
-    length = distance[np.arange(len(nominal)), nearest]
-    known = np.isfinite(length)
-    if not known.any():
-        return np.zeros((0, 2), np.int64)
-    near = known & (length <= 1.4 * np.quantile(length[known], 0.25))
-    return np.stack([np.flatnonzero(near), nearest[near]], axis=1)
-
-
 def _best_direction(
     backend: Backend, tiles: Array, nominal: Floats, pairs: Ints, axis: int
 ) -> _Matches | None:
@@ -285,7 +245,7 @@ def _best_direction(
             return tried[0]
     # Where more is searched, a few matches alone are no evidence.
     for slants in ((0.0,), _SLANTS) if len(pairs) > _MANY else ((0.0,),):
-        places = [(overlap, slant) for overlap in _OVERLAPS for slant in slants]
+        places = [(overlap, slant) for overlap in OVERLAPS for slant in slants]
         for direction in ((axis, 1), (axis, -1), (1 - axis, 1), (1 - axis, -1)):
             tried.append(_matches(backend, tiles, pairs, step, direction, places))
         best = _clear_best(tried, len(pairs))
@@ -339,51 +299,6 @@ def _matches(
     agree = _agreement(step, displacement, score, min(int(n) for n in tiles.shape[1:]))
     none = np.full((len(pairs), 2), np.nan)
     return _Matches(direction, pairs, step, displacement, score, agree, none)
-
-
-def measure_pairs(
-    backend: Backend,
-    tiles: Array,
-    pairs: Ints,
-    direction: tuple[int, int],
-    places: Iterable[tuple[float, float]] = _STRAIGHT,
-) -> tuple[Floats, Floats]:
-    """Return the displacement (m, 2) and score (m,) of pairs as if b lay in a direction of a.
-
-    Parameters
-    ----------
-    tiles : array, shape (n, y, x)
-        As for :func:`fit_stage_map`.
-    pairs : ndarray of int64, shape (m, 2)
-        Numbers of tiles a and b.
-    direction : (int, int)
-        Axis of the image, and sign.
-    places : iterable of (float, float)
-        Overlaps, each with how far across b lies, as fractions of a side.
-    """
-    axis, sign = direction
-    shape = (int(tiles.shape[1]), int(tiles.shape[2]))
-    reach = _REACH * min(shape)
-    best = np.zeros(len(pairs))
-    displacement = np.zeros((len(pairs), 2))
-    for overlap, slant in places:
-        advance = np.full(2, slant * shape[1 - axis])
-        advance[axis] = shape[axis] * (1.0 - overlap)
-        for plan in plan_strips(np.stack([np.zeros(2), advance]), shape, reach):
-            shifts = correlate_tiles(backend, tiles, pairs[:, ::sign], plan, _SIGMA_PX)
-            score = (shifts.score - shifts.second) * _certainty(shifts.false_match_probability)
-            # The largest value of a window without a peak lies at its border.
-            off = np.abs(shifts.shift_px - plan.expected_px).max(axis=1)
-            better = (score > best) & (off < reach - 1)
-            best[better] = score[better]
-            displacement[better] = sign * plan.displacement(shifts.shift_px)[better]
-    return displacement, best
-
-
-def _certainty(false_match_probability: Floats) -> Floats:
-    """Return 1 for matches that are beyond doubt, 0 for those that chance makes."""
-    probability = np.maximum(false_match_probability, 10.0**-_BEYOND_DOUBT)
-    return np.asarray(np.maximum(-np.log10(probability), 0.0) / _BEYOND_DOUBT)
 
 
 def _agreement(step: Floats, displacement: Floats, score: Floats, side: int) -> Bools:

@@ -1,0 +1,66 @@
+"""Rows and columns of numbered tiles: by the overlaps, or as they are stated."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from tilewright.init.tile_set import GridOptions, PlacedTiles, Places
+from tilewright.kernels.backend import cpu_backend
+from tilewright.kernels.tile_positions.tile_layout import is_sure, rank_grids
+from tilewright.kernels.tile_positions.tile_order import tile_places
+from tilewright.runtime.text import few
+
+#: Grids that a question names.
+_NAMED = 3
+
+
+def places_of_numbers(placed: PlacedTiles, stated: GridOptions) -> Places:
+    """Return (row, col) of numbered tiles, NaN where nothing shows them."""
+    numbers = np.array([p.tile or 0 for p in placed.tiles.first], np.int64)
+    stated_size = (stated.rows or 0, stated.cols or 0)
+    most = stated_size[0] * stated_size[1]
+    # A scan begins with 0 or 1; a part of one with another number.
+    whole = numbers[0] < len(numbers) or numbers[-1] <= most
+    at = numbers - (0 if numbers[0] == 0 else 1 if whole else int(numbers[0]))
+    fits = bool(most) and int(at[-1]) < most
+    if most and not fits:
+        placed.warnings.append(
+            f"{stated.rows} x {stated.cols} tiles are stated, but the files number {len(numbers)}"
+        )
+    images, gaps = placed.tiles.images, len(at) <= at[-1]
+    ranked = []
+    if not isinstance(images, str) and (fits or not gaps):
+        sizes = dict.fromkeys([*[stated_size] * fits, *([] if gaps else sizes_of(len(at)))])
+        ranked = rank_grids(cpu_backend(2), images, sizes, at)
+        if is_sure(ranked):
+            best = ranked[0]
+            placed.findings.append(f"the overlaps speak for {best} and no other order")
+            told = (stated.rows, stated.cols, stated.layout)
+            if told != best[:3]:
+                placed.source = "pixels"
+            if fits and told != best[:3] and (best[:2] != stated_size or stated.layout):
+                layout = f" {stated.layout}" if stated.layout else ""
+                placed.warnings.append(
+                    f"{stated.rows} x {stated.cols}{layout} is stated, but {best} fits the "
+                    "overlaps, which is written"
+                )
+            return best.places.astype(np.float64)
+    if fits and stated.layout:
+        return np.array(tile_places(stated.layout, *stated_size), np.float64)[at]
+    missing = sorted(set(range(int(at[-1]))) - set(at.tolist()))
+    speak = few((grid for grid in ranked if grid.votes), _NAMED)
+    why = f"overlaps speak for {speak}" if speak else "overlaps show too little"
+    if missing:
+        why = f"tiles {few(np.array(missing) + numbers[0] - at[0])} are missing and {why}"
+    placed.unknown.append(
+        f"y and x: in which order {len(numbers)} tiles lie is not sure, as {why}; give --rows, "
+        "--cols, --layout and --overlap to tilewright init"
+    )
+    return np.full((len(numbers), 2), np.nan)
+
+
+def sizes_of(count: int) -> Iterator[tuple[int, int]]:
+    """Yield (rows, cols) that hold so many tiles, full grids first: a scan may be stopped."""
+    sizes = {(-(-count // length), length) for length in range(1, count + 1)}
+    sizes |= {(cols, rows) for rows, cols in sizes}
+    yield from sorted(sizes, key=lambda size: (size[0] * size[1] - count, abs(size[0] - size[1])))
