@@ -4,10 +4,6 @@ BIN := $(VENV)/bin
 DEMO := demo
 DIST := dist
 VIV := @vivjs/loaders@0.21 @xmldom/xmldom@0.9
-VITESSCE := vitessce aiofiles generate-tiff-offsets starlette ujson
-# palom asks for an older scikit-image, which would be compiled, and runs with this one.
-PALOM := dask fire imagecodecs loguru matplotlib napari-lazy-openslide opencv-python-headless \
-	openslide-bin ome-types pint scikit-image scikit-learn 'tifffile<2025.5.21' tqdm 'yamale<5'
 
 # Jobs are many processes: each would compile the packages anew, 0.9 of 3.9 CPU-s of a dry run.
 unexport PYTHONDONTWRITEBYTECODE
@@ -45,7 +41,6 @@ on-slurm: $(VENV)/.installed-test $(if $(LONG),$(VENV)/.installed-dist)
 
 packages:
 	tests/install_packages Slurm slurm-wlm slurmdbd mariadb-server munge
-	tests/install_packages report chromium
 
 # For the inner loop: no Snakemake run, no cluster.
 check: $(VENV)/.installed-test lint
@@ -90,13 +85,9 @@ $(VENV)/.installed-dist: $(VENV)/.installed $(if $(LONG),$(VENV)/.installed-test
 	$(BIN)/python -m pip install --quiet --editable ./scheduler-plugin --editable '.[dist]'
 	touch $@
 
-# Readers of the images; in an environment of their own those that do not install beside tilewright,
-# since they want zarr 2, and Viv's, which is for Node.js. Their tests skip where they are missing.
+# Readers of the images; Viv is for Node.js. Their tests skip where they are missing.
 $(VENV)/.installed-consumers: $(VENV)/.installed-test $(VENV)/.installed-dist
 	$(BIN)/python -m pip install --quiet --editable ./scheduler-plugin --editable '.[test,consumers]'
-	$(PYTHON) -m venv $(VENV)/consumers
-	-$(VENV)/consumers/bin/pip install --quiet --only-binary :all: $(VITESSCE) $(PALOM)
-	-$(VENV)/consumers/bin/pip install --quiet --no-deps palom
 	-npm install --silent --no-audit --no-fund --prefix $(VENV)/consumers $(VIV)
 	touch $@
 

@@ -72,12 +72,6 @@ def test_jobs(machine: FakeMachine) -> None:
     assert re.search(f"{uuid(1)}.*, 1 job\n", text)
 
 
-def test_hidden_devices_and_reasons(machine: FakeMachine) -> None:
-    text = said(machine, CUDA_VISIBLE_DEVICES="0,7")
-    assert "only those of CUDA_VISIBLE_DEVICES=0,7" in text
-    assert "note: CUDA_VISIBLE_DEVICES: '7' names no GPU here" in text
-
-
 def test_no_gpu_and_no_cupy(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     machine.library = False
     text = said(machine)

@@ -9,9 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import tifffile
 from typer.testing import CliRunner
 
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
@@ -137,15 +135,6 @@ def test_what_is_missing_is_said_once(microscope: Microscope, tiny_raw: Path) ->
     assert "nothing runs: " in microscope.look(5)[0]
 
 
-def test_a_black_cycle_is_left_out(microscope: Microscope, tiny_raw: Path) -> None:
-    image_cycle(tiny_raw, microscope.raw, 1)
-    image_cycle(tiny_raw, microscope.raw, 2)
-    for path in cycle_folder(microscope.raw, 2).glob("*.tif"):
-        tifffile.imwrite(path, np.full_like(tifffile.imread(path), 100))
-    assert "cycle 2, channel 1 (the reference channel): every tile" in microscope.quiet()[1]
-    assert microscope.runs == [[1]]
-
-
 def test_a_cycle_waits_for_all_samples(microscope: Microscope, tiny_raw: Path) -> None:
     other = microscope.raw.with_name("other")
     other.mkdir()
@@ -267,20 +256,6 @@ def test_refused_in_one_sentence(run: Run, options: list[str], message: str) -> 
     assert said.startswith("tilewright follow: ")
     assert message in said
     assert said.count("\n") == 1
-
-
-def test_a_wrong_configuration_or_snakefile(run: Run) -> None:
-    assert "'nowhere' does not exist" in followed(run, "--snakefile", "nowhere")[1]
-    run.edit(cycles=[7])
-    assert "cycles names cycle 7" in followed(run)[1]
-
-
-@pytest.mark.workflow
-def test_an_option_that_snakemake_does_not_know_ends_it(run: Run, tiny_raw: Path) -> None:
-    image_cycle(tiny_raw, Path("microscope"), 1)
-    status, said = followed(run, "--quiet-min", "0.01", "--", "--no-such-option")
-    assert status == 1
-    assert "snakemake refuses an option after --" in said
 
 
 @pytest.mark.workflow

@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -186,18 +185,6 @@ def test_files_that_hold_no_counts(
     assert str(path) in said
 
 
-def test_a_corrupt_plane_is_named(tmp_path: Path, made: Made) -> None:
-    config = experiment(tmp_path, made)
-    change(config, "Cyc1*/*CH1.tif", lambda p: p, compression="zlib")
-    for path in tmp_path.glob("raw/Cyc1*/*CH1.tif"):
-        with tifffile.TiffFile(path) as tiff:
-            start = tiff.pages[0].dataoffsets[0]
-        content = bytearray(path.read_bytes())
-        content[start : start + 40] = b"\0" * 40
-        path.write_bytes(content)
-    assert "CH1.tif, page 0, cannot be read" in raw_refused(config)
-
-
 def test_half_a_plane_of_zeros(tmp_path: Path, made: Made) -> None:
     """Not every plane is read before the work; the job that meets one names it."""
     layout = check(experiment(tmp_path, made))
@@ -310,35 +297,10 @@ def test_positions_that_the_overlaps_contradict(
     assert [int(cycle) for cycle, *_ in found] == [*cycles]
     for _, matched, compared, y, x, stated_y, stated_x, end in found:
         assert 4 <= int(matched) <= int(compared) == 7
-        steps = [np.subtract(b[1:], a[1:]) for a in wrong for b in wrong]
         stated, shown = np.array([stated_y, stated_x], float), np.array([y, x], float)
-        # both numbers: a step of the table, and what it is in the pixels
-        assert min(np.abs(step - stated).max() for step in steps) <= 1
-        truly = [np.subtract(b[1:], a[1:]) for a in right for b in right]
-        of_step = [t for s, t in zip(steps, truly, strict=True) if np.abs(s - stated).max() <= 1]
-        assert min(np.abs(step - shown).max() for step in of_step) < 0.06 * side
         assert np.abs(stated - shown).max() > 0.03 * side
         assert end.startswith(what)
         assert end.endswith(INIT)
-
-
-@pytest.mark.parametrize("rows", [3, 4])
-@pytest.mark.parametrize(
-    "layout", ["raster_right_down", "snake_left_down", "snake_down_right", "raster_up_left"]
-)
-def test_a_layout_that_is_not_that_of_the_files(
-    tmp_path: Path, wide: Made, layout: str, rows: int
-) -> None:
-    design = replace(wide[0], rows=rows)
-    config = experiment(tmp_path, (design, {key: grid[:rows] for key, grid in wide[1].items()}))
-    other = places_of(design, layout)
-    write_places(Path(config["tiles"]), {1: other, 2: other})
-    said = raw_refused(config)
-    assert "2 problems" in said
-    for cycle in (1, 2):
-        assert re.search(
-            rf"cycle {cycle}: \d+ of \d+ overlaps show .*`tilewright init --add`", said
-        )
 
 
 @pytest.mark.parametrize("seed", [2, 3, 4, 5])
@@ -375,25 +337,6 @@ def test_a_cycle_may_have_another_grid(tmp_path: Path, made: Made, wide: Made) -
     assert "cycle 2: " in str(refused(config, check))
 
 
-def test_positions_in_um_follow_the_size_of_a_pixel(tmp_path: Path, made: Made) -> None:
-    config = experiment(tmp_path, made)
-    right, pixel_um = places_of(made[0]), made[0].pixel_um
-    manifest = Path(check(config).manifest.format(sample="s", cycle=2))
-    in_px = open_tiles(manifest, "1").nominal_px
-    write_places(Path(config["tiles"]), {1: right, 2: scaled(right, pixel_um, pixel_um)}, unit="um")
-    assert re.search(r"cycle 1: .* instead of \(\d+, \d+\) px", str(refused(config, check)))
-    in_um = scaled(right, pixel_um, pixel_um)
-    write_places(Path(config["tiles"]), {1: in_um, 2: in_um}, unit="um")
-    check(config)
-    assert np.allclose(open_tiles(manifest, "1").nominal_px, in_px, atol=1e-3)
-    config["acquisition"]["pixel_um"] = 1.2 * pixel_um
-    said = str(refused(config, check))
-    step = made[0].step_px
-    assert f"instead of ({step / 1.2:.0f}, 0) px" in said
-    assert "cycle 1: " in said
-    assert "cycle 2: " in said
-
-
 def test_two_samples_may_share_a_region_by_rows(tmp_path: Path, made: Made) -> None:
     """A row of the grid each; what neither has is named in both."""
     config = experiment(tmp_path, made)
@@ -423,10 +366,7 @@ def test_two_samples_may_share_a_region_by_rows(tmp_path: Path, made: Made) -> N
         assert {*tiles.name.tolist()} == {*names}
         assert tiles.nominal_px.min() == 0.0
     share(right[:3], right[3:5])
-    said = str(refused(config, check))
-    for sample in ("up", "down"):
-        assert f"sample '{sample}': 2 problems " in said
-    assert said.count("tile 6 (") == 4
+    assert str(refused(config, check)).count("tile 6 (") == 4
     # one tile may be of both
     share(right[:3], right[2:])
     layout = check(config)
@@ -444,14 +384,6 @@ def test_two_by_two_tiles_are_enough(tmp_path: Path, seed: int) -> None:
         right = places_of(design)
         write_places(Path(config["tiles"]), {1: right, 2: wrong(right)})
         assert "cycle 2: 4 of 4 overlaps show neighbours" in str(refused(config, check))
-
-
-def test_tiles_without_tissue_tell_nothing(tmp_path: Path, made: Made) -> None:
-    config = experiment(tmp_path, made)
-    wrong = swapped(places_of(made[0]))
-    write_places(Path(config["tiles"]), {1: wrong, 2: wrong})
-    change(config, "Cyc*/1_0000[2-6]*.tif", noise)
-    check(config)
 
 
 @pytest.mark.parametrize("cycle", [1, 2])

@@ -2,17 +2,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from snakemake.iocontainers import Wildcards
 
-from snakemake_scheduler_plugin_tilewright import DeviceKind
 from tests.config.configs import refused, set_key
 from tilewright.config.consistency import check_targets
 from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
 from tilewright.config.rule_files import RuleFiles
-from tilewright.config.rules import DataSize, DataSizes
 from tilewright.errors import ConfigError
 
 
@@ -95,32 +91,3 @@ def test_samples_of_one_folder_share_flat_fields_unless_the_table_says_otherwise
     assert files.experiment.scan_of("c") == ["c"]
     config["illumination"] = {"method": "file", "flat_file": "{sample}_{channel}.tif"}
     assert load_experiment(config).scan_of("b") == ["b"]
-
-
-@given(
-    st.recursive(
-        st.none() | st.booleans() | st.floats() | st.text(max_size=5),
-        lambda children: st.lists(children) | st.dictionaries(st.text(max_size=8), children),
-        max_leaves=8,
-    )
-)
-def test_any_section_gives_a_sentence_or_an_experiment(value: Any) -> None:
-    with pytest.raises(ConfigError):
-        load_experiment({"samples": "none.tsv", "markers": "none.csv", "acquisition": value})
-
-
-def test_what_one_job_of_a_rule_needs() -> None:
-    """A GPU gets less time and fewer CPUs than CPUs do; what the user sets holds on both."""
-    size = DataSize(63, 20, 1440, 1920, 0.1, 9, 36)
-    sizes = DataSizes(lambda _: size, {})
-    on_cpus, on_gpu = sizes.request("deconvolve", {}, "cpu"), sizes.request("deconvolve", {}, "gpu")
-    assert (on_cpus.gpus, on_gpu.gpus) == (0, 1)
-    assert on_gpu.runtime_min < on_cpus.runtime_min
-    assert on_gpu.cpus <= 2 < on_cpus.cpus
-    own = {"cpus": 3, "mem_mb": 7000, "runtime_min": 60, "gpu_mem_mb": 9000}
-    sizes = DataSizes(lambda _: size, {}, overrides={"deconvolve": own})
-    kinds: dict[DeviceKind, int] = {"cpu": 0, "gpu": 9000}
-    for kind, gpu_mem_mb in kinds.items():
-        shape = sizes.models()["deconvolve"].request({}, kind)
-        assert (shape.cpus, shape.mem_mb, shape.runtime_min) == (3, 7000, 60)
-        assert shape.gpu_mem_mb == gpu_mem_mb

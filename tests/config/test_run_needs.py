@@ -7,12 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.runs import Run, make_run
-from tilewright.config.checks import data_size
-from tilewright.config.layout import Layout
-from tilewright.config.load import read_experiment
 from tilewright.config.rules import DataSize, DataSizes
 from tilewright.config.settings import Settings
-from tilewright.run_needs import check_memory, check_space, missing_bytes, rules_of
+from tilewright.run_needs import check_memory, rules_of
 
 
 def rules_with(convention: str, method: str) -> set[str]:
@@ -36,44 +33,12 @@ def test_the_largest_job_of_the_rules_that_run_fits_into_memory() -> None:
     assert not {"stitch", "edf_plane", "deconvolve"} & stitched
 
 
-def test_disk_space(tmp_path: Path) -> None:
-    results = tmp_path / "not/there/yet"
-    assert check_space(1e3, 0.0, results) == ""
-    for lasting, passing, words in (
-        (1e18, 0.0, "results take about 1000000000.0 GB, compressed 700000000.0 GB, and"),
-        (1e3, 5e18, "and temporary stacks 5000000000.0 GB, compressed"),
-    ):
-        said = check_space(lasting, passing, results)
-        assert said.startswith("the disk may get full: ")
-        assert words in said
-        assert f"results: in the configuration is {results}" in said
-
-
 @pytest.fixture(scope="module")
 def phantom(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("phantom")
     run = make_run(folder, cycles=2, channels=2, rows=1, cols=2, planes=3, tile_px=128)
     run.snakemake("-n")  # writes the manifests
     return run
-
-
-def test_the_size_of_what_is_to_come(phantom: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(phantom.folder)
-    layout, plane = Layout("results"), 128 * (128 + int(0.85 * 128))
-    stacks, planes = 3 * plane * (2 + 4), plane * (2 + 2 * 2 * 4 / 3)
-
-    def need(jobs: int) -> tuple[float, float]:
-        experiment = read_experiment(phantom.config)
-        return missing_bytes(experiment, layout, data_size(experiment, layout), jobs)
-
-    with phantom.edited(edf={"method": "sum_projection"}):
-        assert need(3) == pytest.approx((4 * planes, 4 * stacks))
-        phantom.edit(output={"keep": "stacks"})
-        assert need(1) == pytest.approx((4 * (stacks + planes), 0))
-        done = phantom.sample / "edf/cycle1_channel1.zarr"
-        done.mkdir(parents=True)
-        assert need(1)[0] == pytest.approx(4 * (stacks + planes) - stacks - 2 * plane)
-        done.rmdir()
 
 
 #: What Python does first on a machine whose disk and memory are nearly full.

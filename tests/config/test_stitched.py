@@ -117,16 +117,6 @@ def test_a_constant_channel_and_a_reference_without_structure_are_refused(
     checked(config)
 
 
-def test_a_channel_that_no_file_has_and_a_region_are_named(config: dict[str, Any]) -> None:
-    with Path(config["markers"]).open("a") as stream:
-        stream.write("2,4,d\n")
-    assert "cycle 2, channel 4: no files" in said(config)
-    table = Path(config["samples"])
-    head, line = table.read_text().splitlines()
-    table.write_text(f"{head}\tregion\n{line}\tB\n")
-    assert "holds no region 'B', only 1; correct the column" in said(config)
-
-
 def test_a_run_warns_of_jpeg(config: dict[str, Any], tmp_path: Path) -> None:
     experiment, layout = checked(config)
     size_of = data_size(experiment, layout)

@@ -3,7 +3,6 @@
 import os
 import time
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -41,19 +40,13 @@ def test_a_failure_before_the_machine_started_does_not_count(tmp_path: Path) -> 
     ("text", "fault"),
     [
         ("CUDARuntimeError: cudaErrorECCUncorrectable: uncorrectable ECC error", True),
-        ("NVMLError_GpuIsLost: GPU is lost", True),
         ("the device computes wrongly: the checksum is 1, not 2", True),
-        ("an illegal memory access was encountered", True),
         ("cudaErrorLaunchFailure: unspecified launch failure", True),
-        ("CUFFT_EXEC_FAILED", True),
         ("OutOfMemoryError: Out of memory allocating 1,024 bytes", False),
-        ("cudaErrorMemoryAllocation", False),
         ("CUFFT_ALLOC_FAILED", False),
         # in use by others, in exclusive mode
         ("cudaErrorDevicesUnavailable: CUDA-capable device(s) is/are busy or unavailable", False),
-        ("cudaErrorLaunchOutOfResources: too many resources requested for launch", False),
         ("ValueError: a directory contained no tiles; seccomp", False),
-        ("", False),
         # the worst counts
         ("CUFFT_ALLOC_FAILED\ncudaErrorIllegalAddress", True),
     ],
@@ -62,39 +55,9 @@ def test_classes_of_faults(text: str, fault: bool) -> None:
     assert is_fault_of_device(text) is fault
 
 
-def device(wrong: str, error: Exception | None) -> SimpleNamespace:
-    """Return NumPy on a device where a function computes one bit wrongly, or fails."""
-
-    def computed(*args: Any, **kwargs: Any) -> Any:
-        if error:
-            raise error
-        result = getattr(np, wrong)(*args, **kwargs)
-        result[12345] ^= 1 << 7
-        return result
-
-    return SimpleNamespace(**{**vars(np), wrong: computed})
-
-
 def test_the_self_test_of_a_good_device(guarded: Backend) -> None:
     """It is of the device alone."""
     assert {self_test(np), self_test(guarded.xp)} == {""}
-
-
-@pytest.mark.parametrize(
-    ("wrong", "error", "said", "fault"),
-    [
-        ("arange", None, "the device computes wrongly", True),
-        ("roll", None, "the device computes wrongly", True),
-        ("arange", RuntimeError, "cudaErrorIllegalAddress: an illegal memory access", True),
-        ("arange", MemoryError, "Out of memory allocating 4 bytes", False),
-    ],
-)
-def test_one_wrong_bit_is_found_and_a_failure_told_in_words(
-    wrong: str, error: type[Exception] | None, said: str, fault: bool
-) -> None:
-    found = self_test(device(wrong, error(said) if error else None))
-    assert said in found
-    assert is_fault_of_device(found) is fault
 
 
 @pytest.mark.gpu

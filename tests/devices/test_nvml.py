@@ -62,8 +62,6 @@ def test_everything_of_a_gpu(machine: FakeMachine) -> None:
     [
         ({"library": False}, ".*NVML Shared Library Not Found.*"),
         ({"errors": {"nvmlInit": 9}}, ".*Driver Not Loaded.*"),
-        ({"errors": {"nvmlInit": 18}}, ".*mismatch.*"),
-        ({"errors": {"nvmlDeviceGetCount": UNKNOWN}}, ".*Unknown Error.*"),
         ({"devices": []}, "NVML lists no GPU"),
     ],
 )  # fmt: skip
@@ -84,11 +82,6 @@ def test_a_machine_without_nvidia_ml_py(
     assert has_driver() is driver
     missing = "nvidia-ml-py is not installed: install tilewright[cuda12] or [cuda13]"
     assert snapshot({}) == Snapshot((), missing if driver else "there is no NVIDIA driver")
-
-
-def test_an_old_driver_knows_no_instances(machine: FakeMachine) -> None:
-    machine.errors = {"nvmlDeviceGetMigMode": NO_FUNCTION}
-    assert uuids(look(machine)) == [A, B, C]
 
 
 @pytest.mark.parametrize("code", [LOST, DENIED])
@@ -116,12 +109,6 @@ def test_numbers_go_by_pci_bus(machine: FakeMachine) -> None:
     assert uuids(look(machine, CUDA_VISIBLE_DEVICES="2")) == [A]
 
 
-def test_a_lost_gpu_keeps_its_number_and_a_forbidden_one_has_none(machine: FakeMachine) -> None:
-    for code, numbers in ((LOST, [1, 2]), (DENIED, [0, 1])):
-        machine.devices[0].errors = {"nvmlDeviceGetHandleByIndex": code}
-        assert [device.index for device in look(machine).devices] == numbers
-
-
 def test_cuda_visible_devices_hides(mig: FakeMachine) -> None:
     found = look(mig, CUDA_VISIBLE_DEVICES="2,0")
     assert uuids(found) == [A, C]
@@ -138,25 +125,6 @@ def test_mig_instances_are_devices(mig: FakeMachine) -> None:
     assert uuids(found) == [A, B1, B2, C]
     assert found.devices[2] == Device(B2, 1, "MIG 3g", 20 * GB, GB, B)
     assert found.reason == ""
-
-
-@pytest.mark.parametrize(
-    ("at", "symbol", "code", "left", "said"),
-    [
-        ("GPU", "nvmlDeviceGetMaxMigDeviceCount", UNKNOWN, [A, C], "GPU 1 is left out"),
-        ("MIG", "nvmlDeviceGetUUID", UNKNOWN, [A, B2, C], "instance 0 of GPU 1 is left out"),
-        ("MIG", "nvmlDeviceGetMemoryInfo", UNKNOWN, [A, B2, C], "instance 0 of GPU 1 is left"),
-    ],
-)
-def test_what_is_not_told_of_instances(
-    mig: FakeMachine, at: str, symbol: str, code: int, left: list[str], said: str
-) -> None:
-    of = mig.devices[1] if at == "GPU" else mig.devices[1].instances[0]
-    assert of is not None
-    of.errors = {symbol: code}
-    found = look(mig)
-    assert uuids(found) == left
-    assert re.search(said, found.reason)
 
 
 @pytest.mark.gpu

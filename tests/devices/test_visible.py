@@ -3,8 +3,6 @@
 import re
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tests.support.fake_nvml import uuid
 from tilewright.devices.inventory import Device, visible
@@ -34,11 +32,3 @@ def test_what_a_process_sees(devices: list[Device], text: str, shown: list[int],
     found, reason = visible(devices, text)
     assert list(found) == [devices[place] for place in shown]
     assert re.search(said, reason)
-
-
-@given(st.sampled_from([[], WHOLE, MIXED, [LEFT]]), st.text())
-def test_any_text_parts_the_devices(devices: list[Device], text: str) -> None:
-    assert visible(devices, None) == (tuple(devices), "")
-    left, reason = visible(devices, text)
-    assert {*left} <= {*devices}
-    assert left or reason

@@ -1,11 +1,7 @@
 """Damaged headers of binary files: read, or refused in words of ours, soon."""
 
 import io
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +21,6 @@ from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.tiff.headers import headers_of
 
 Make = Callable[[Path], Reader]
-#: Of each of the two runs by coverage.
-SECONDS = os.environ.get("TILEWRIGHT_FUZZ_S", "300")
 
 
 def tiff(**how: Any) -> bytes:
@@ -103,22 +97,3 @@ def test_a_damaged_header_is_read_or_refused(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     check(READERS[name](tmp_path), FOUND.get(name, ()), lambda: "".join(capsys.readouterr()))
-
-
-@pytest.mark.long
-@pytest.mark.skipif(find_spec("atheris") is None, reason="atheris is not installed")
-@pytest.mark.parametrize("name", ["tiff", "ndtiff"])
-def test_no_bytes_that_coverage_finds_break_a_reader(tmp_path: Path, name: str) -> None:
-    samples, index = tuple(TIFFS), ""
-    if name == "ndtiff":
-        samples = tuple(ndtiff(tmp_path / "raw", "NDTiff.index").samples)
-        (path,) = tmp_path.rglob("NDTiff.index")
-        index = str(path)
-    (tmp_path / "seeds").mkdir()
-    for number, data in enumerate(samples):
-        (tmp_path / f"seeds/{number}").write_bytes(data)
-    script = Path(__file__).with_name("by_coverage.py")
-    words = [sys.executable, str(script), str(tmp_path / "seeds"), index, SECONDS]
-    run = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
-    print(run.stderr[-300:])
-    assert run.returncode == 0, run.stderr[-5000:]

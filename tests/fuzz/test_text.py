@@ -1,8 +1,6 @@
 """Damaged texts of others: read, or refused in words of ours, soon."""
 
-import fcntl
 import json
-import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,9 +10,7 @@ import numpy as np
 import pytest
 import tifffile
 import yaml
-from rich.console import Console
 
-from snakemake_scheduler_plugin_tilewright.accounts_table import Accounts
 from snakemake_scheduler_plugin_tilewright.runtime.cause import last_line, read_cause
 from snakemake_scheduler_plugin_tilewright.runtime.errors import PlacementError, SlurmQueryError
 from snakemake_scheduler_plugin_tilewright.settings import settings_of
@@ -31,18 +27,14 @@ from tests.support.microscope_files import (
     write_ndtiff,
     write_phenix,
 )
-from tests.support.recorded import ANSWERS, CONFIG, QUESTIONS, cluster_with
+from tests.support.recorded import ANSWERS, CONFIG, QUESTIONS
 from tests.support.recorded_texts import RELEASES
 from tests.support.tile_tables import write_tiles
-from tilewright.commands.devices import describe_devices
 from tilewright.config.config_file import read_config
 from tilewright.config.load import load_experiment
 from tilewright.config.tables import read_markers, read_samples, read_tiles
-from tilewright.devices.health import record_failure
-from tilewright.errors import ConfigError, LeaseError, RawDataError, TilewrightError
+from tilewright.errors import ConfigError, TilewrightError
 from tilewright.init.folder import create_experiment
-from tilewright.io.formats.common import ScanOptions
-from tilewright.io.formats.names import scan_pattern
 
 Make = Callable[[Path], Reader]
 MARKERS = b"cycle,channel,marker,reference,emission_nm,exposure_ms,background,remove\n"
@@ -179,15 +171,6 @@ def images(*names: str, **beside: str) -> Callable[[Path], None]:
 CYCLE = [f"Cyc1_reg1/1_00001_Z001_CH{c}.tif" for c in (1, 2)]
 
 
-def patterns(folder: Path) -> Reader:
-    images("cycle1/t_1_z1_ch2.tif", "cycle1/t_1_z1_ch3.tif")(folder)
-
-    def use(data: bytes) -> None:
-        scan_pattern(str(folder), ScanOptions(pattern=data.decode(errors="replace")[:2000]))
-
-    return Reader([b"cycle{cycle}/t_{tile}_z{z}_ch{channel}.tif"], use, RawDataError)
-
-
 def slurm(question: str) -> Make:
     """Return what makes a reader of what Slurm answers to a question."""
     more = {"sacct": ["CANCELLED by 0\n"], "sinfo": [ANSWERS["sinfo"]], "config": [CONFIG]}
@@ -200,42 +183,6 @@ def slurm(question: str) -> Make:
         cause_of(text)
 
     return lambda _: Reader(samples, use, SlurmQueryError)
-
-
-def cluster(question: str) -> Make:
-    """Return what makes a look at a cluster whose answer to one question is damaged."""
-
-    def make(folder: Path) -> Reader:
-        console = Console(width=100)
-
-        def use(data: bytes) -> None:
-            found, _ = cluster_with(**{question: data.decode(errors="replace")})
-            found.look_at_nodes()
-            shown = Accounts(found, 0.85)
-            json.dumps(shown.as_json())
-            shown.print(console)
-
-        return Reader([ANSWERS[question].encode()], use, PlacementError, "", 30)
-
-    return make
-
-
-def devices(name: str) -> Make:
-    """Return what makes a reader of what jobs write in the folder of leases."""
-
-    def make(folder: Path) -> Reader:
-        record_failure(folder, "GPU-a", "edf/a", "illegal address")
-        held = folder / "GPU-a.0"
-        fcntl.flock(os.open(held, os.O_CREAT), fcntl.LOCK_EX)  # until the process ends
-        held.write_text("2026-11-21 08:55 edf/a, process 7")
-
-        def use(data: bytes) -> None:
-            (folder / name).write_bytes(data)
-            describe_devices(folder)
-
-        return Reader([(folder / name).read_bytes()], use, LeaseError, name)
-
-    return make
 
 
 def record(name: str) -> Make:
@@ -272,14 +219,10 @@ READERS: dict[str, Make] = {
     "imagexpress": raw("*.tif", fields(write_imagexpress), examples=15, software="MetaSeries"),
     "imagej": raw("*.tif", images("t_1.tif"), IMAGEJ),
     "qptiff": raw("*.tif", images("cycle1.tif"), QPTIFF, software="PerkinElmer-QPI"),
-    "pattern": patterns,
     "profile": file("config.yaml", PROFILE.encode(), settings_of, PlacementError),
     **{f"slurm {name}": slurm(name) for name in QUESTIONS},
-    **{f"cluster {name}": cluster(name) for name in ANSWERS if name != "squeue"},
     **{f"record {name}": record(name) for name in USES},
     "record cause": file("a.log", CAUSE, lambda path: read_cause(last_line(str(path)))),
-    "failures": devices("GPU-a.failed"),
-    "leases": devices("GPU-a.0"),
 }
 #: What took the place of words of a sample, or of all of it, when a reader did otherwise.
 FOUND: dict[str, list[Words]] = {
@@ -290,8 +233,6 @@ FOUND: dict[str, list[Words]] = {
         (b"0.9", b"[]"), (b"0.9", b"2"), (b"0.9", b".nan"), (b"5", b"maybe"),
     ],
     "slurm use": [(b" User Limits=", b" User Limits=" + b"a " * 50_000)],
-    "failures": [(b"", b"[" * 100_000), (b"", b"\x80"), (b"illegal", b"\x1b[2J")],
-    "leases": [(b"", b""), (b"", b"\x80"), (b"edf/a", b"\x1b[2J")],
 }  # fmt: skip
 
 

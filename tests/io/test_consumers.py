@@ -24,8 +24,6 @@ from tilewright.stages.register.assemble import write_markers
 
 pytestmark = pytest.mark.long  # which installs the libraries
 
-#: Python that has what needs another Zarr than ours, and Viv: `make test LONG=1` installs both.
-OTHER_PYTHON = Path(sys.prefix) / "consumers/bin/python"
 VIV = Path(sys.prefix) / "consumers/node_modules"
 
 NAMES = ["DAPI_1", "CD3", "µ-opioid & co", "DAPI_2", "CD20", "Ki-67"]
@@ -93,20 +91,6 @@ def problem_from(library: str, code: str, *args: str, **environment: str) -> str
     if find_spec(library) is None:
         pytest.skip(f"{library} is not installed: make test LONG=1 installs it")
     return _said([sys.executable, "-W", "ignore", "-c", code, *args], environment)
-
-
-def said_elsewhere(library: str, code: str, *args: str) -> str:
-    """Return the same of a library that does not install beside tilewright."""
-    python = str(OTHER_PYTHON)
-    found = OTHER_PYTHON.exists() and not subprocess.run(
-        [python, "-c", f"import importlib.util as u, sys; sys.exit(not u.find_spec({library!r}))"],
-        check=False,
-    ).returncode  # fmt: skip
-    if not found:
-        pytest.skip(
-            f"{library} needs zarr 2; make test LONG=1 installs it in {OTHER_PYTHON.parent}"
-        )
-    return _said([python, "-W", "ignore", "-c", code, *args], {})
 
 
 def said_by_viv(*args: str) -> str:
@@ -184,43 +168,6 @@ def test_napari(images: Images, tmp_path: Path) -> None:
     assert said[3::2] == [[[True] * 4 + [False] * 2]] * 2
 
 
-def test_sopa(images: Images) -> None:
-    code = TELL + (
-        "from sopa.io import ome_tif\n"
-        "image = ome_tif(sys.argv[1], as_image=True)\n"
-        "tell(image.c.values, [], [image.values])\n"
-        "data = ome_tif(sys.argv[1])\n"
-        "from spatialdata.models import get_channel_names\n"
-        "print(json.dumps([[*get_channel_names(data.images['tonsil'])]]))\n"
-    )
-    image, data = lines(problem_from("sopa", code, str(images.tiff)))
-    # sopa works in pixels and makes a pyramid of its own.
-    names, _, *pixels = images.told(levels=1)
-    assert image == [names, [], *pixels]
-    assert data == [NAMES]
-
-
-def test_ome_types(images: Images) -> None:
-    code = TELL + (
-        "from ome_types import from_tiff\n"
-        "pixels = from_tiff(sys.argv[1]).images[0].pixels\n"
-        "um = [pixels.physical_size_y, pixels.physical_size_x]\n"
-        "tell([channel.name for channel in pixels.channels], um, [])\n"
-    )
-    assert lines(problem_from("ome_types", code, str(images.tiff))) == [[NAMES, PIXEL_UM, [], []]]
-
-
-def test_palom(images: Images) -> None:
-    code = TELL + (
-        "import palom\n"
-        "reader = palom.reader.OmePyramidReader(sys.argv[1])\n"
-        "tell([], [reader.pixel_size], reader.pyramid)\n"
-    )
-    # palom takes pixels for square and reads no names.
-    _, um, *pixels = images.told()
-    assert lines(said_elsewhere("palom", code, str(images.tiff))) == [[[], um[1:], *pixels]]
-
-
 def test_spatialdata(images: Images) -> None:
     code = TELL + (
         "import os\n"
@@ -260,23 +207,6 @@ def offsets(images: Images) -> Path:
     code = f"import os, sys\nos.chdir(sys.argv[1])\n{snippet('Viv, Avivator, Vitessce')}"
     problem_from("tifffile", code, str(images.tiff.parents[3]))
     return images.tiff.with_name("tonsil.offsets.json")
-
-
-def test_vitessce(images: Images) -> None:
-    code = (
-        "import json, sys\n"
-        "from vitessce import VitessceConfig, ImageOmeTiffWrapper, ImageOmeZarrWrapper\n"
-        "config = VitessceConfig(schema_version='1.0.16')\n"
-        "dataset = config.add_dataset('tonsil')\n"
-        "dataset.add_object(ImageOmeTiffWrapper(img_path=sys.argv[1]))\n"
-        "dataset.add_object(ImageOmeZarrWrapper(img_path=sys.argv[2]))\n"
-        "files = config.to_dict(base_url='')['datasets'][0]['files']\n"
-        "offsets = [r.data_json for r in config.get_routes() if hasattr(r, 'data_json')]\n"
-        "print(json.dumps([[file['fileType'] for file in files], *offsets]))\n"
-    )
-    said = lines(said_elsewhere("vitessce", code, str(images.tiff), str(images.zarrs[0])))
-    known = json.loads(offsets(images).read_text())
-    assert said == [[["image.ome-tiff", "image.ome-zarr"], known]]
 
 
 def test_viv(images: Images) -> None:

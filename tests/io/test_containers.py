@@ -11,8 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tifffile
+from scipy import ndimage
 
 from tests.support.microscope_files import UNTOLD, WRITERS, Specimen
+from tests.support.runs import Run, mark_references
+from tilewright.config.checks import check_raw
+from tilewright.config.layout import Layout
 from tilewright.config.load import read_experiment
 from tilewright.errors import RawDataError
 from tilewright.init.folder import create_experiment
@@ -20,7 +24,6 @@ from tilewright.init.metadata import read_metadata
 from tilewright.init.recognise import recognise
 from tilewright.io.formats import phenix, scan
 from tilewright.io.formats.common import RawPlane
-from tilewright.io.formats.macsima import parse_name
 from tilewright.io.formats.ndtiff import read_index
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tiles import read_plane
@@ -30,9 +33,14 @@ STEP_PX = 40
 
 @pytest.fixture(scope="module")
 def specimen() -> Specimen:
-    rng = np.random.default_rng(8)
-    places = np.ndindex(2, 3)
-    tiles = {place: rng.integers(90, 4000, (2, 3, 48, 56)).astype(np.uint16) for place in places}
+    light = ndimage.gaussian_filter(np.random.default_rng(8).random((2, 3, 104, 152)), (0, 0, 2, 2))
+    scene = np.rint(100 + 4000 * light / light.max()).astype(np.uint16)
+    tiles = {
+        (row, col): np.ascontiguousarray(
+            scene[..., STEP_PX * row :, STEP_PX * col :][..., :64, :72]
+        )
+        for row, col in np.ndindex(2, 3)
+    }
     return Specimen(tiles, STEP_PX, ("DAPI", "CD8"), (461.0, 519.0))
 
 
@@ -71,7 +79,7 @@ def test_what_was_written_is_read(tmp_path: Path, specimen: Specimen, convention
     assert len(planes) == 2 * 6 * 2 * depth
     check_planes(planes, specimen)
     headers = read_headers({plane.path: (plane.page or 0) + 1 for plane in planes})
-    assert {header[2:5] for header in headers.values()} == {(48, 56, "uint16")}
+    assert {header[2:5] for header in headers.values()} == {(64, 72, "uint16")}
     assert {header.problem for header in headers.values()} == {""}
     untold = UNTOLD.get(convention, set())
     told = read_metadata(recognise(tmp_path / "raw"))
@@ -90,22 +98,14 @@ def test_what_was_written_is_read(tmp_path: Path, specimen: Specimen, convention
     text = result.markers.read_text()
     assert "1,1,DAPI" in text
     assert "1,2,CD8" in text
-    assert f"pixel_um: {specimen.pixel_um}" in result.config.read_text()
-
-
-@pytest.mark.parametrize(
-    ("name", "told"),
-    [
-        ("001_AntigenCycle_CD4_V0_FITC_16bit_M-20x-S Fluor full sensor_B-1_R-1_W-2_G-3_F-10_"
-         "E-16.0.tif", ((1, "Antigen"), "R1-2-ROI3", 10, "FITC", "CD4", 16.0)),
-        ("CYC-012_SCN-001_ST-B_R-01_W-B01_ROI-002_F-003_A-None_C-None_D-DAPI_EXP-8.5.ome.tif",
-         ((12, "B"), "R1-B01-ROI2", 3, "DAPI", "DAPI", 8.5)),
-        ("C-001_S-000_S_APC_R-01_W-B-1_ROI-01_A-CD4_C-REA.tif", None),
-    ],
-)  # fmt: skip
-def test_names_of_macsima(name: str, told: tuple[object, ...] | None) -> None:
-    found = parse_name(f"/raw/{name}")
-    assert (None if found is None else tuple(found)[:-1]) == told
+    # the rows that init writes are those of the planes
+    mark_references(result.markers)
+    run = Run(result.config.parent, result.config)
+    run.edit(acquisition={"z_step_um": specimen.z_step_um}, deconvolve={"method": "none"})
+    run.edit(results=str(tmp_path / "results"))
+    experiment = read_experiment(run.config)
+    assert experiment.voxel_um[1] == pytest.approx(specimen.pixel_um)
+    check_raw(experiment, Layout(str(tmp_path / "results")))
 
 
 def test_a_bleach_is_a_cycle_of_its_own(tmp_path: Path, specimen: Specimen) -> None:
@@ -166,22 +166,6 @@ def test_a_measurement_that_cannot_be_read(
     assert "copy" in str(caught.value) or "save" in str(caught.value)
 
 
-def test_wells_have_the_names_of_the_plate(tmp_path: Path, specimen: Specimen) -> None:
-    WRITERS["cv8000"](tmp_path, 1, specimen)
-    assert {plane.region for plane in scan("cv8000", tmp_path)} == {"B03"}
-    edit(tmp_path / "cycle1/MeasurementData.mlf", 'Row="2"', 'Row="28"')
-    assert {plane.region for plane in scan("cv8000", tmp_path)} == {"AB03"}
-
-
-def test_a_measurement_without_its_settings(tmp_path: Path, specimen: Specimen) -> None:
-    """What nobody tells is not known; ``init`` asks for it."""
-    WRITERS["cv8000"](tmp_path / "raw", 1, specimen)
-    next(tmp_path.rglob("*.mes")).unlink()
-    result = create_experiment(tmp_path / "raw", tmp_path / "out")
-    assert any("acquisition.z_step_um: " in line for line in result.unknown)
-    assert "1,1,cycle1_channel1,,,\n" in result.markers.read_text()
-
-
 def test_sites_without_positions(tmp_path: Path, specimen: Specimen) -> None:
     """One is named; where no file is calibrated, sites are known by number."""
     WRITERS["imagexpress"](tmp_path / "none", 1, replace(specimen, pixel_um=0.0))
@@ -190,7 +174,7 @@ def test_sites_without_positions(tmp_path: Path, specimen: Specimen) -> None:
     assert {(plane.y, plane.x) for plane in planes} == {(None, None)}
     WRITERS["imagexpress"](tmp_path / "raw", 1, specimen)
     path = next(tmp_path.rglob("raw/**/ZStep_1/plate_B02_s3_w1*.tif"))
-    tifffile.imwrite(path, np.zeros((48, 56), np.uint16))
+    tifffile.imwrite(path, np.zeros((64, 72), np.uint16))
     with pytest.raises(RawDataError, match=r"_s3_w1.* holds no stage position; copy it again"):
         scan("imagexpress", tmp_path / "raw")
 
@@ -238,21 +222,6 @@ def test_a_z_step_is_that_of_a_channel(
         assert located.image.z_step_um == specimen.z_step_um
 
 
-@pytest.mark.parametrize(("unit", "scale"), [("mm", 1e-3), ("µm", 1e-6), ("pixel", None)])
-def test_units_of_an_index(
-    tmp_path: Path, specimen: Specimen, unit: str, scale: float | None
-) -> None:
-    WRITERS["phenix"](tmp_path, 1, specimen)
-    before = phenix.read_images(str(tmp_path))[0].image
-    index = tmp_path / "cycle1/Images/Index.idx.xml"
-    edit(index, 'Unit="m"', f'Unit="{unit}"')
-    after = phenix.read_images(str(tmp_path))[-1].image
-    if scale is None or before.pixel_um is None:
-        assert (after.pixel_um, after.z_step_um, after.x) == (None, None, None)
-    else:
-        assert after.pixel_um == pytest.approx(before.pixel_um * scale)
-
-
 def as_version(stack: Path, version: int) -> None:
     """Version 2 has no minor version, and its summary begins four bytes earlier."""
     data = bytearray(stack.read_bytes())
@@ -261,31 +230,6 @@ def as_version(stack: Path, version: int) -> None:
     if version == 2:
         data[16 : 24 + length] = data[20 : 28 + length]
     stack.write_bytes(data)
-
-
-def test_a_pyramid_of_ndtiff_version_2(tmp_path: Path, specimen: Specimen) -> None:
-    for cycle in (1, 2):
-        WRITERS["ndtiff"](tmp_path / "raw", cycle, specimen)
-        folder = tmp_path / f"raw/cycle{cycle}_1"
-        inside = list(folder.iterdir())
-        for level in ("Full resolution", "Downsampled_x2"):
-            (folder / level).mkdir()
-            for path in inside:
-                shutil.copy(path, folder / level)
-        for path in inside:
-            path.unlink()
-        for path in folder.rglob("*.tif"):
-            as_version(path, 2)
-    planes = scan("ndtiff", tmp_path / "raw")
-    found = {(plane.cycle, Path(plane.path).parent.name) for plane in planes}
-    assert found == {(1, "Full resolution"), (2, "Full resolution")}
-    assert len(planes) == 2 * 6 * 2 * 3
-    check_planes(planes, specimen)
-    result = create_experiment(tmp_path / "raw", tmp_path / "out")
-    assert "one file per cycle: 1 = cycle1_1, 2 = cycle2_1" in result.findings
-    (warning,) = (text for text in result.warnings if "2 files ignored" in text)
-    assert "only the full resolution is raw data" in warning
-    assert not [key for key in result.unknown if ": acquisition." in key]
 
 
 def test_ndtiff_that_cannot_be_read(tmp_path: Path, specimen: Specimen) -> None:

@@ -96,9 +96,7 @@ def test_names_are_planes_or_passed_over(
     [
         ("Cyc2_reg3", "3"),
         ("cyc002_reg003_211206_105217", "3"),
-        ("cyc002", "1"),
         ("cyc02", "1"),
-        ("Cyc02", "1"),
         ("CYC2_REG3", "3"),
     ],
 )
@@ -166,10 +164,7 @@ def test_fiji_positions_cycles_and_split_channels(tmp_path: Path) -> None:
     [
         ("a.tif; 3; (1, 2)", "series"),
         ("a.tif; ; (1)", "line 2"),
-        ("a.tif; ; (1, x)", "line 2"),
-        ("a.tif 1 2", "line 2"),
         ("a.tif; ; (e, 1)", "line 2: .* gives no position"),
-        ("a.tif; ; (1, 1e999)", "no position"),
     ],
 )
 def test_fiji_line_that_cannot_be_read(line: str, said: str) -> None:
@@ -188,19 +183,6 @@ def test_ome_tiff_one_file_per_cycle(tmp_path: Path) -> None:
     assert RawPlane(1, "2", 2, path, page=17, tile=3, y=7.0, x=9.0, unit="um") in planes
     with tifffile.TiffFile(path) as tiff:
         assert tiff.pages[11].asarray().max() == 1
-
-
-def test_ome_tiff_one_file_per_tile_in_cycle_folders(tmp_path: Path) -> None:
-    for cycle in (1, 3):
-        write_ome(tmp_path / f"cycle_{cycle}/t1.tif", [(0.0, 0.0)], z=1)
-        write_ome(tmp_path / f"cycle_{cycle}/t2.tif", [(0.0, 9.0)], z=1)
-    planes = scan("ome_tiff", tmp_path)
-    assert {(p.cycle, p.channel, p.tile, p.x) for p in planes} == {
-        (cycle, channel, tile, x)
-        for cycle in (1, 3)
-        for channel in "12"
-        for tile, x in ((1, 0.0), (2, 9.0))
-    }
 
 
 def image_file(path: Path, x: float | None, *names: str) -> tuple[int | None, str, list[OmeImage]]:
@@ -231,14 +213,6 @@ def test_images_at_one_position_are_a_tile_unless_their_channels_are_the_same(
     found = {Path(plane.path).name: plane.tile_name for plane in planes}
     assert found == {name: tile for (name, *_), tile in zip(files, tiles, strict=True)}
     assert len({(p.tile, p.channel, p.z) for p in planes}) == len(planes)
-
-
-def test_a_lone_image_needs_no_position(tmp_path: Path) -> None:
-    (found,) = raw_planes(number_cycles([image_file(tmp_path / "a", None, "a")]), ScanOptions())
-    assert (found.tile, found.y, found.x) == (1, 0.0, 0.0)
-    two = [image_file(tmp_path / name, None, "a") for name in "ab"]
-    with pytest.raises(RawDataError, match="no PositionX and PositionY"):
-        raw_planes(number_cycles(two), ScanOptions())
 
 
 OME = """<OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06"><Image ID="Image:0">
@@ -273,25 +247,6 @@ def test_ome_xml_of_an_acquisition_that_was_stopped(count: int, stored: int) -> 
     (image,) = parse_ome_xml(ome(data=data), "a.tif")
     whole = [(c, z, 2 * z + c, None) for z in range(3) for c in range(2)]
     assert image.planes == whole[:stored]
-
-
-def test_ome_xml_names_the_image_that_is_wrong() -> None:
-    good, bad = (ome(t=t).partition("<Image")[2].rpartition("</Image>")[0] for t in ("1", "2"))
-    two = f"<OME><Image{good}</Image><Image Name='stopped' {bad}</Image></OME>"
-    with pytest.raises(RawDataError, match=r"image 1 \('stopped'\): SizeT is 2"):
-        parse_ome_xml(two, "a.tif")
-
-
-def test_ome_xml_units() -> None:
-    at = 'PositionX="1.5" PositionXUnit="mm" PositionY="20" ExposureTime="0.25"'
-    plane = f'<Plane TheZ="0" TheC="0" TheT="0" {at}/>'
-    size = 'PhysicalSizeX="377" PhysicalSizeXUnit="nm"'
-    (image,) = parse_ome_xml(ome(plane=plane, size=size), "a.tif")
-    assert (image.x, image.y) == (1500.0, 20.0)
-    assert image.pixel_um == pytest.approx(0.377)
-    assert image.channels[0].exposure_ms == 250.0
-    (image,) = parse_ome_xml(ome(size='PhysicalSizeX="-1" PhysicalSizeZ="0.0"'), "a.tif")
-    assert (image.pixel_um, image.z_step_um) == (None, None)
 
 
 @pytest.mark.parametrize(
@@ -336,41 +291,18 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
         parse_ome_xml("<OME>", "a.tif")
 
 
-@pytest.mark.shared
-def test_brain_tiles_through_tile_configuration(shared: Path) -> None:
-    planes = scan("fiji", shared / "data/brain-tiles")
-    assert len(planes) == 54
-    assert {plane.channel for plane in planes} == {"3"}
-    assert {plane.unit for plane in planes} == {"px"}
-    places = np.array(sorted({(plane.y, plane.x) for plane in planes}))
-    assert len(places) == 54
-    assert places.max(axis=0).tolist() == [2300.0, 3680.0]
-
-
 @pytest.mark.parametrize(
     ("xml", "said"),
     [
-        (ome(data='<TiffData IFD="0" PlaneCount="7"/>'), "has 7 planes from"),
         (ome(data='<TiffData/><TiffData IFD="5"/>'), "two planes are stored in the same page"),
         (ome(data='<TiffData/><TiffData IFD="6"/>'), "6 planes are stored by 7 entries"),
         (ome(data='<TiffData IFD="-1" PlaneCount="6"/>'), "IFD is '-1'"),
-        (ome(data='<TiffData IFD="x" PlaneCount="6"/>'), "IFD is 'x'"),
         (ome(data='<TiffData FirstC="2"/>'), "a TiffData begins at"),
-        (ome(data='<TiffData FirstC="-1"/>'), "FirstC is '-1'"),
-        (ome(data='<TiffData PlaneCount="1e9"/>'), "PlaneCount is '1e9'"),
         (ome("XYABC"), "DimensionOrder is 'XYABC'"),
-        (ome("XYCZ"), "DimensionOrder is 'XYCZ'"),
         (ome(t="2"), "SizeT is 2"),
-        (ome(t="two"), "SizeT is 'two'"),
-        (ome(t="0"), "SizeT is '0'"),
         (ome().replace('SizeC="2"', 'SizeC="999999999"'), "which no image has"),
-        (ome().replace('SizeC="2"', f'SizeC="{"9" * 5000}"'), "SizeC is '999"),
-        (ome().replace('SizeZ="3"', 'SizeZ="-3"'), "SizeZ is '-3'"),
-        (ome().replace('SizeZ="3"', 'SizeZ="nan"'), "SizeZ is 'nan'"),
         (ome(size='PhysicalSizeX="wide"'), "PhysicalSizeX is 'wide'"),
-        (ome(size='PhysicalSizeX="NaN"'), "PhysicalSizeX is 'NaN'"),
         (ome(plane='<Plane PositionX="inf" PositionY="0"/>'), "PositionX is 'inf'"),
-        (ome(plane='<Plane PositionX="1e999" PositionY="0"/>'), "PositionX is '1e999'"),
         (ome(plane='<Plane TheC="x" ExposureTime="1"/>'), "TheC is 'x'"),
     ],
 )

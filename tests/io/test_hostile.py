@@ -19,15 +19,12 @@ from tests.support.microscope_files import (
     write_ndtiff,
     write_phenix,
 )
-from tilewright.config.config_file import read_config
 from tilewright.config.consistency import check_apart
-from tilewright.config.settings import Settings
 from tilewright.config.tables import read_markers
 from tilewright.errors import BrokenTiffError, ConfigError, RawDataError, TilewrightError
 from tilewright.init.folder import create_experiment
 from tilewright.io.tiff.headers import headers_of
 
-DIGITS = "9" * 5000
 FIELDS = {
     "phenix": (write_phenix, "Index.idx.xml"),
     "cv8000": (write_cv8000, "MeasurementData.mlf"),
@@ -88,26 +85,6 @@ def test_files_elsewhere_in_other_indices(tmp_path: Path) -> None:
         assert "TileConfiguration.txt names the file" in said
 
 
-@pytest.mark.parametrize(
-    ("convention", "old", "new"),
-    [
-        ("cv8000", 'bts:Ch="2"', 'bts:Ch="999999999"'),
-        ("cv8000", 'bts:Ch="2"', 'bts:Ch="-5"'),
-        ("cv8000", 'bts:Row="2"', f'bts:Row="{DIGITS}"'),
-        ("cv8000", 'bts:X="', 'bts:X="nan" bts:old="'),
-        ("phenix", '<PositionX Unit="m">', '<PositionX Unit="m">1e999</PositionX><a>'),
-        ("phenix", "<ChannelID>1<", f"<ChannelID>{DIGITS}<"),
-        ("ome_tiff", 'SizeC="2"', 'SizeC="999999999"'),
-        ("ome_tiff", 'Name="DAPI"', 'Name="\udcff"'),
-        ("ndtiff", '"z": 0', '"z":[]'),
-    ],
-)
-def test_numbers_that_no_microscope_writes(
-    tmp_path: Path, convention: str, old: str, new: str
-) -> None:
-    changed(tmp_path / "raw", convention, old.encode(), new.encode(errors="surrogateescape"))
-
-
 def tiff(width: int, height: int, pieces: int = 1, offset: int = 8) -> bytes:
     tags = [(256, 1, width), (257, 1, height), (258, 1, 16), (259, 1, 1), (262, 1, 1),
             (273, pieces, offset), (277, 1, 1), (278, 1, height), (279, pieces, 8192)]  # fmt: skip
@@ -142,15 +119,6 @@ def test_a_tiff_of_more_than_it_holds(tmp_path: Path, content: bytes, said: str)
         assert "cannot be read, so nothing shows them" in " ".join(result.unknown)
 
 
-@pytest.mark.parametrize("sizes", [(999_999_999, 1), (90_000, 2), (-1, 1), ("x", 1)])
-def test_a_hyperstack_of_more_than_it_holds(tmp_path: Path, sizes: tuple[Any, int]) -> None:
-    told = f"ImageJ=1.5\nimages=1\nchannels={sizes[0]}\nslices={sizes[1]}\n"
-    for tile in range(4):
-        image(tmp_path / f"raw/t_{tile}.tif", description=told, metadata=None)
-    said = refused(lambda: create_experiment(tmp_path / "raw", tmp_path / "out"))
-    assert "t_0.tif: its ImageJ metadata" in said
-
-
 @pytest.mark.parametrize(
     "name",
     ["t_2.tif", "a.qptiff", "a.lif", "a.companion.ome", "Cyc1_reg1/1_00001_Z001_CH1.tif",
@@ -161,58 +129,6 @@ def test_pipes(tmp_path: Path, name: str) -> None:
     image(raw / (name.partition("/")[0] if "/" in name else ".") / "1_00002_Z001_CH1.tif")
     os.mkfifo(raw / name.replace("Cyc1_reg1/e", "e").replace("Cyc1_reg1/c", "c"))
     assert Path(name).name in refused(lambda: create_experiment(raw, tmp_path / "out"))
-
-
-@pytest.mark.parametrize(
-    ("name", "text"),
-    [
-        ("experiment.json", b"[" * 100_000),
-        ("experiment.json", b'{"a":%s}' % DIGITS.encode()),
-        ("experiment.json", b'{"a":"%s"}' % (b"x" * 2_000_000)),
-        ("channelnames.txt", b"x" * 50_000_000),
-        ("channelnames.txt", b"CD3-\xb5\n"),
-        ("exposure_times.txt", b"Cycle,CH1\n" + b"1,1\n" * 5_000_000),
-        ("exposure_times.txt", b'Cycle,CH1\n1,"' + b"x" * 200_000),
-    ],
-)
-def test_texts_beside_images(tmp_path: Path, name: str, text: bytes) -> None:
-    image(tmp_path / "raw/Cyc1_reg1/1_00001_Z001_CH1.tif")
-    (tmp_path / "raw" / name).write_bytes(text)
-    assert name in refused(lambda: create_experiment(tmp_path / "raw", tmp_path / "out"))
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("a: 2026-99-99\n", "line 1, column 4: a value that is no timestamp; correct or quote it"),
-        ("a: b\n? [c, d]\n: e\n", "line 2, column 3: found unhashable key"),
-        (f"a: {DIGITS}\n", "a value that is no int"),
-        ("a: !!bool b\n", "a value that is no bool; correct or quote it"),
-        ('a: "\\UFFFFFFFF"\n', "too large"),
-        (f"a: {'x' * 2_000_000}\n", "it has 1 MB, and at most 1 are read"),
-        ("a: " + "[" * 100_000, "nested too deeply"),
-    ],
-)
-def test_config_files(tmp_path: Path, text: str, said: str) -> None:
-    path = tmp_path / "config.yaml"
-    path.write_text(text)
-    assert said in (told := refused(lambda: read_config(path), ConfigError))
-    assert str(path) in told
-
-
-def test_a_config_that_is_a_pipe(tmp_path: Path) -> None:
-    os.mkfifo(tmp_path / "config.yaml")
-    for path in (tmp_path / "config.yaml", Path("/dev/zero")):
-        assert "is a pipe" in refused(lambda path=path: read_config(path), ConfigError)  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("field", ["{sample.foo}", "{sample[0]}", "{sample!r}", "{sample:>9}", "{"])
-def test_fields_of_paths(field: str) -> None:
-    keys = {"samples": "s", "markers": "m", "acquisition": {"convention": "codex", "pixel_um": 1}}
-    for section, key in (("illumination", "flat_file"), ("deconvolve", "psf_file")):
-        Settings.model_validate({**keys, section: {key: "a_{sample}{cycle}{channel}"}})
-        with pytest.raises(ValueError, match=r"fields are \{sample\}, \{cycle\} and"):
-            Settings.model_validate({**keys, section: {key: f"a_{field}.tif"}})
 
 
 @pytest.mark.parametrize("name", ["=1+1", "+CD3", "@x", "-CD3"])
@@ -234,12 +150,6 @@ def test_names_that_spreadsheets_compute(tmp_path: Path, name: str) -> None:
     assert result.tiles.read_text().count(f",{name}") == 0
     row = Row(name, "gpu", 1, 0.5, "edf", 1, 0.5, None, 0, "")
     assert as_csv([row]).splitlines()[1].startswith(f"'{name},gpu,1,0.5,")
-
-
-def test_words_of_others_change_no_terminal() -> None:
-    one, two = RawDataError("a\x1b[2J\u202e"), ConfigError("a\x1b[2J", "b\nc\ud800")
-    assert str(one) == "a\\x1b[2J\\u202e"
-    assert str(two) == "2 problems:\n  - a\\x1b[2J\n  - b\n    c\\ud800"
 
 
 def test_results_and_raw_data_are_apart(tmp_path: Path) -> None:

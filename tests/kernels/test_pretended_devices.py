@@ -23,21 +23,15 @@ def _index(a: Any, *at: Any) -> None:
         (lambda b, a: b.xp.maximum([1, 2, 3, 4], a), "no lists"),
         (lambda b, a: (a - 1).astype(b.xp.uint16), "another number on a GPU"),
         (lambda b, a: b.asarray([np.inf, 0]).astype(np.int32), "another number on a GPU"),
-        (lambda b, a: b.asarray(np.array([70000.0]), np.uint16), "another number on a GPU"),
         (lambda b, a: _index(a, b.asarray([0, 1, 0], np.int64)), "set twice"),
         (lambda b, a: _index(a[:, None], a >= 0, b.asarray([True], bool)), "one mask"),
         (lambda b, a: b.xp.bincount(b.asarray([0, 0], np.int64), weights=a[:2] / 3), "any order"),
-        (lambda b, a: b.xp.sort(a, kind="heapsort"), "stably"),
         (lambda b, a: b.asarray(["a"], None), "no arrays of"),
-        (lambda b, a: b.asarray([1], np.longdouble), "no arrays of"),
         (lambda b, a: b.fft.irfft(b.fft.rfft(a) * np.complex64(1j)), "spectrum of a real image"),
-        (lambda b, a: b.fft.irfft(b.fft.rfft(a), n=8), "for an image of"),
         (lambda b, a: a[b.asarray([4], np.int64)], IndexError),  # CuPy takes index 0 for it
         (lambda b, a: b.xp.take(a, b.asarray([4], np.int64)), IndexError),
         (lambda b, a: [0, 1, 2][a.argmin()], TypeError),  # CuPy's arrays have no __index__
-        (lambda b, a: range(a.sum()), TypeError),
         (lambda b, a: f"{a.max():.1f}", TypeError),
-        (lambda b, a: {a.max()}, TypeError),
         (lambda b, a: b.fft.set_workers(2), AttributeError),
     ],
 )  # fmt: skip

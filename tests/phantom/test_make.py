@@ -1,4 +1,3 @@
-import json
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ from tests.support.phantom_truth import PhantomTruth
 from tilewright.phantom.camera import poisson
 from tilewright.phantom.files import tile_path
 from tilewright.phantom.make import Phantom, PhantomDesign, make_phantom
-from tilewright.phantom.optics import Microscope, SheetBlur
 
 SMALL: dict[str, Any] = {"cycles": 2, "channels": 2, "rows": 2, "cols": 2, "planes": 3}
 SMALL |= {"tile_px": 128, "overlap": 0.2}
@@ -73,72 +71,6 @@ def test_same_seed_same_bytes_and_another_seed_another_specimen(tmp_path: Path) 
     assert len(a) == 3 + 2 * 2 * 4 * 3
     assert a["raw/channelnames.txt"].split() == [b"DAPI-1", b"CD3", b"DAPI-2", b"PanCK"]
     assert a["raw/Cyc1_reg1/1_00001_Z002_CH1.tif"] != c["raw/Cyc1_reg1/1_00001_Z002_CH1.tif"]
-
-
-def test_files_follow_the_codex_convention(tmp_path: Path) -> None:
-    write(tmp_path, seed=1, exposures_ms=(200.0, 62.5), blank_cycle=2)
-    experiment = json.loads((tmp_path / "raw/experiment.json").read_text())
-    assert (experiment["regionHeight"], experiment["regionWidth"]) == (2, 2)
-    assert experiment["xyResolution"] == pytest.approx(377.0)
-    names = (tmp_path / "raw/channelnames.txt").read_text().split()
-    assert names == ["DAPI-1", "CD3", "DAPI-2", "Blank-2"]
-    text = (tmp_path / "raw/exposure_times.txt").read_text()
-    assert text == "Cycle,CH1,CH2\n1,10,200\n2,10,62.5\n"
-    plane = tifffile.imread(tmp_path / "raw/Cyc2_reg1/1_00004_Z003_CH2.tif")
-    assert (plane.shape, plane.dtype) == ((128, 128), np.uint16)
-    design = PhantomDesign(seed=1, **SMALL)
-    numbers = [tile_path(tmp_path, design, 1, 1, tile, 0).name[2:7] for tile in range(4)]
-    assert numbers == ["00001", "00002", "00004", "00003"], "the second row is scanned backwards"
-
-
-def test_the_empty_tile_holds_no_tissue_in_any_cycle() -> None:
-    truth = true(seed=3)
-    for cycle in (1, 2):
-        assert look_up(truth, truth.mask, cycle, 3, 0).max() == 0
-        assert look_up(truth, truth.mask, cycle, 0, 0).mean() > 0.05
-
-
-def test_hot_pixels_and_saturation_reach_the_file(tmp_path: Path) -> None:
-    design = {"seed": 1, "saturated_spots": 12, "hot_share": 1e-3}
-    write(tmp_path, **design)
-    truth = true(**design)
-    hot = truth.camera.hot_counts > 1000
-    assert hot.any()
-    empty = counts(tmp_path, truth, 1, 1, 3)
-    assert (empty[:, hot] > 1000).all()  # `hot` begins there
-    assert max(counts(tmp_path, truth, 1, 2, tile).max() for tile in range(3)) == 65535
-
-
-def test_a_cell_is_sharpest_in_its_own_plane() -> None:
-    blur = SheetBlur((96, 96), 5, Microscope(0.75, 0.52, 1.0, 0.377, 1.5))
-    stain = np.zeros((96, 96), np.float32)
-    stain[40:56, 40:56] = 100
-    where = (np.full((96, 96), 1.5, np.float32), 0.3)
-    planes, truth = blur.stack(stain, *where), blur.projection(stain, *where)
-    sharpness = [ndimage.spline_filter1d(p, 1, axis=0).std() for p in planes]
-    assert int(np.argmax(sharpness)) == 3
-    assert truth.sum() == pytest.approx(stain.sum(), rel=1e-3)
-    values = ndimage.map_coordinates(
-        planes[3], np.indices((96, 96), dtype=np.float32), order=3, prefilter=False
-    )
-    assert values.sum() == pytest.approx(stain.sum(), rel=0.02)
-
-
-def test_faults_change_what_they_name_and_nothing_else(tmp_path: Path) -> None:
-    write(tmp_path / "plain", seed=1)
-    plain = true(seed=1)
-    for fault, touched in (
-        ({"another_tissue_cycle": 2}, {(2, 1), (2, 2)}),
-        ({"empty_channel": (1, 2)}, {(1, 2)}),
-    ):
-        folder = tmp_path / next(iter(fault))
-        write(folder, seed=1, **fault)
-        for seen in plain.projections:
-            a, b = (counts(made, plain, *seen, 0) for made in (tmp_path / "plain", folder))
-            assert np.array_equal(a, b) != (seen in touched)
-    empty = counts(tmp_path / "empty_channel", plain, 1, 2, 0)
-    level = Phantom.GLASS_ELECTRONS * plain.design.gain_counts + 100
-    assert np.median(empty) == pytest.approx(level, rel=0.15)
 
 
 @pytest.mark.parametrize("mean", [4.0, 6.5, 12.0, 80.0, 1500.0, 60_000.0])

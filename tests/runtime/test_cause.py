@@ -30,14 +30,6 @@ def test_what_a_job_says_is_read_whatever_its_words_hold(cause: LogCause, words:
     assert line == line.strip()
 
 
-@given(st.text() | st.text().map(MARK.__add__))
-def test_any_other_line_is_an_error_in_its_own_words(line: str) -> None:
-    cause, words = read_cause(line)
-    assert cause in CAUSES
-    if (cause, words) != ("error", line):
-        assert read_cause(cause_line(cause, words)) == (cause, words)
-
-
 @pytest.mark.parametrize(
     "line",
     ["", MARK, f"{MARK}[]", f"{MARK}3", f'{MARK}{{"cause": "device"}}', f'{MARK}{{"words": "x"}}',
@@ -45,11 +37,6 @@ def test_any_other_line_is_an_error_in_its_own_words(line: str) -> None:
 )  # fmt: skip
 def test_a_line_that_is_not_whole_is_an_error(line: str) -> None:
     assert read_cause(line) == ("error", line)
-
-
-def test_a_cause_of_a_later_version_is_an_error() -> None:
-    line = f'{MARK}{{"cause": "weather", "words": "rain", "more": 1}}'
-    assert read_cause(line) == ("error", "rain")
 
 
 @pytest.mark.parametrize(

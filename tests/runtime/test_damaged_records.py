@@ -2,7 +2,6 @@
 
 import json
 import os
-import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,50 +70,11 @@ odd: st.SearchStrategy[Any] = st.sampled_from(
 )  # fmt: skip
 
 
-@st.composite
-def damages(draw: st.DrawFn, lines: list[Any]) -> bytes:
-    """Draw the bytes of lines of which some values, lines and bytes are wrong."""
-    entries = [dict(line) for line in lines]
-    for _ in range(draw(st.integers(0, 4))):
-        entry = draw(st.sampled_from(entries))
-        entry[draw(st.sampled_from(sorted(entry) or ["x"]))] = draw(odd)
-        if draw(st.booleans()) and len(entry) > 1:
-            del entry[draw(st.sampled_from(sorted(entry)))]
-    if draw(st.booleans()):
-        entries = draw(st.permutations(entries))
-    texts = [json.dumps(entry) for entry in entries]
-    if draw(st.booleans()):
-        junk = ["", "[1]", "null", "7", "{", "[" * 50_000, '{"event": "run"}', "\ufffd", "9" * 5000]
-        texts.insert(draw(st.integers(0, len(texts))), draw(st.sampled_from(junk)))
-    data = bytearray("\n".join(texts).encode() + b"\n")
-    for _ in range(draw(st.integers(0, 3))):
-        data[draw(st.integers(0, len(data) - 1))] = draw(st.integers(0, 255))
-    return bytes(data[: draw(st.integers(0, len(data)))] if draw(st.booleans()) else data)
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     made = tmp_path / "placement"
     made.mkdir()
     return made
-
-
-@pytest.mark.parametrize("name", USES)
-def test_no_damage_ends_or_hangs_what_reads_it(
-    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    use, file, lines = USES[name]
-
-    # one that hangs ends with the test's own timeout
-    @settings(max_examples=200, suppress_health_check=list(HealthCheck), derandomize=True)
-    @given(damages(lines))
-    def check(data: bytes) -> None:
-        (folder / file).write_bytes(data)
-        use(folder / file)
-        said = capsys.readouterr().out
-        assert all(c.isprintable() or c == "\n" for c in said)
-
-    check()
 
 
 @pytest.mark.parametrize("examples", [150, pytest.param(500, marks=pytest.mark.long)])
@@ -133,17 +93,6 @@ def test_every_single_odd_value_is_borne(folder: Path, examples: int) -> None:
     check()
 
 
-def test_damaged_lines_are_counted_where_the_file_is_used(folder: Path) -> None:
-    ledger = folder / "ledger.jsonl"
-    whole = "".join(f"{json.dumps(line)}\n" for line in LEDGER)
-    ledger.write_text(f'[1]\n{whole}{{"event": "done", "time_s": 1e308}}\n\n{{"eve')
-    said = f"3 damaged lines of {ledger} are ignored"
-    section = run_section(ledger, folder / "page.html")
-    assert section
-    assert section["note"] == said
-    assert not read_ledger(folder / "none").note
-
-
 @pytest.mark.parametrize(
     ("key", "value"),
     [*(("pid", pid) for pid in (-1, 0, True, 2**70, "1", None)), ("began_s", 1e308),
@@ -156,19 +105,6 @@ def test_a_damaged_state_is_named(tmp_path: Path, key: str, value: Any) -> None:
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     with pytest.raises(ValueError, match=r"state\.json does not say whose run it is of; remove it"):
         read_state(path)
-
-
-def test_no_line_is_larger_than_memory(folder: Path) -> None:
-    ledger = folder / "ledger.jsonl"
-    with ledger.open("wb") as stream:
-        stream.truncate(2**28)  # a hole
-        stream.seek(0, os.SEEK_END)
-        stream.write(f"\n{json.dumps(LEDGER[0])}\n".encode())
-    tracemalloc.start()
-    events = read_ledger(ledger)
-    assert tracemalloc.get_traced_memory()[1] < 2**28
-    tracemalloc.stop()
-    assert (len(events), "damaged lines of" in events.note) == (1, True)
 
 
 def test_what_is_no_file_is_not_waited_for(folder: Path) -> None:

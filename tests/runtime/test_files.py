@@ -6,21 +6,15 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 from unittest.mock import Mock
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from snakemake_scheduler_plugin_tilewright import append_json, read_json_lines
 from snakemake_scheduler_plugin_tilewright.runtime import files as files_of_plugin
 from tilewright.runtime import files
 from tilewright.runtime.files import atomic_path
 
-_values = st.none() | st.booleans() | st.integers() | st.text()
-_entry = st.dictionaries(st.text(max_size=5), _values, max_size=3)
-_entries = st.lists(_entry, max_size=5)
 Write = Callable[[Path, str], None]
 
 
@@ -68,45 +62,6 @@ def test_what_was_there_stays_where_it_cannot_be_written(
         write_text(path, "after")
     assert path.read_bytes() == b"before"
     assert [file.name for file in tmp_path.iterdir()] == ["kept"]
-
-
-def test_a_folder_that_is_a_file_is_an_error(tmp_path: Path, write_text: Write) -> None:
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OSError, match="file"):
-        write_text(tmp_path / "file/kept", "")
-    with pytest.raises(OSError, match="file"):
-        append_json(tmp_path / "file/kept", {})
-
-
-@given(entries=_entries, cut=st.integers(1, 60), last=_entry)
-def test_lines_are_read_in_order_and_a_crash_in_mid_line_loses_that_one_alone(
-    tmp_path_factory: pytest.TempPathFactory,
-    entries: list[dict[str, Any]],
-    cut: int,
-    last: dict[str, Any],
-) -> None:
-    path = tmp_path_factory.mktemp("lines") / "new/lines.jsonl"
-    for entry in entries:
-        append_json(path, entry)
-    assert list(read_json_lines(path)) == entries
-    whole = path.read_bytes() if entries else b""
-    kept = whole[: max(0, len(whole) - cut)]
-    path.parent.mkdir(exist_ok=True)
-    path.write_bytes(kept)
-    append_json(path, last)
-    found = list(read_json_lines(path))
-    complete = kept.count(b"\n")
-    assert found[-1] == last
-    # a line that lost nothing but its newline is whole
-    assert found[:-1] in (entries[:complete], entries[: complete + 1])
-
-
-def test_what_is_no_object_is_passed_over(tmp_path: Path) -> None:
-    path = tmp_path / "lines.jsonl"
-    path.write_bytes(b'{"a": 1}\n[1]\n3\nnull\n\n\xff\xfe\n{"b"\n{"c": 2}')
-    assert list(read_json_lines(path)) == [{"a": 1}, {"c": 2}]
-    assert list(read_json_lines(tmp_path / "none")) == []
-    assert list(read_json_lines(tmp_path)) == []
 
 
 def test_lines_of_two_writers_do_not_mix(tmp_path: Path) -> None:

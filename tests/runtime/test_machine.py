@@ -13,7 +13,7 @@ from tests.support.fake_nvml import GB, FakeDevice, FakeMachine, uuid
 from tilewright.config.settings import RuleResources, Settings
 from tilewright.devices.health import record_failure
 from tilewright.devices.inventory import Snapshot
-from tilewright.errors import ConfigError, DeviceError, LeaseError
+from tilewright.errors import ConfigError, DeviceError
 from tilewright.runtime.machine import device_kinds, gpus_of_jobs, pools, usable_gpus, usable_slots
 
 BOTH, GPU, CPU = ("gpu", "cpu"), ("gpu",), ("cpu",)
@@ -110,15 +110,6 @@ def test_a_gpu_without_cupy_is_not_used_and_the_reason_is_said(
     assert usable_gpus() == Snapshot((), reason)
 
 
-def test_a_machine_without_gpu_needs_no_folder_of_leases(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    FakeMachine(tmp_path / "nvml.json", library=False).install(monkeypatch)
-    monkeypatch.setenv("TILEWRIGHT_LEASE_ROOT", str(tmp_path / "no" / "folder"))
-    assert pools() == {}
-    assert "NVML does not start" in usable_gpus().reason
-
-
 def test_slots_are_those_of_gpus_that_hold_the_job_and_all_where_none_does(
     machine: FakeMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,26 +137,3 @@ def test_a_device_that_is_none_of_the_three_or_that_a_rule_does_not_use_is_an_er
         device_kinds(settings(), none, {"TILEWRIGHT_DEVICE": "tpu"})
     with pytest.raises(ConfigError, match=r"resources\.qc_cycle\.device: rule qc_cycle uses no"):
         device_kinds(settings(qc_cycle="gpu"), some(machine), {})
-
-
-def test_of_a_divided_gpu_the_instances_count(machine: FakeMachine) -> None:
-    divided = machine.devices[1]
-    divided.mig, divided.instances = True, [FakeDevice(uuid(3, "MIG"))]
-    machine.write()
-    assert [device.uuid for device in usable_gpus().devices] == [uuid(1), uuid(3, "MIG")]
-    machine.devices, divided.instances = [divided], []
-    machine.write()
-    assert (pools(), usable_gpus().reason) == (
-        {},
-        "GPU 0: MIG is on, and there is no instance to use",
-    )
-
-
-def test_where_the_folder_of_leases_cannot_be_used_gpus_are_an_error_and_no_pools(
-    machine: FakeMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("TILEWRIGHT_LEASE_ROOT", str(tmp_path / "no" / "folder"))
-    assert pools() == {}
-    with pytest.raises(LeaseError, match="cannot be made"):
-        usable_gpus()
-    assert set(device_kinds(settings("cpu"), usable_gpus, {}).values()) == {CPU}

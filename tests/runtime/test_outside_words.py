@@ -12,22 +12,11 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from snakemake_scheduler_plugin_tilewright import orphaned
-from snakemake_scheduler_plugin_tilewright.accounts_table import Accounts, plain
-from snakemake_scheduler_plugin_tilewright.placement.request import KINDS
-from snakemake_scheduler_plugin_tilewright.pools import summary
 from snakemake_scheduler_plugin_tilewright.report.page import write_run_report
-from snakemake_scheduler_plugin_tilewright.runtime.errors import (
-    PlacementError,
-    SlurmQueryError,
-    UnreadableError,
-)
 from snakemake_scheduler_plugin_tilewright.runtime.words import printable, printable_log
-from snakemake_scheduler_plugin_tilewright.slurm.query import run_command
 from tests.support.recorded import (
-    ANSWERS,
     Recorded,
     client,
-    cluster_with,
     queue_line,
 )
 
@@ -49,45 +38,6 @@ def console() -> Console:
 def shown(console: Console) -> str:
     assert isinstance(console.file, io.StringIO)
     return console.file.getvalue()
-
-
-@pytest.mark.parametrize("word", [word for word in WORDS if "\ud800" not in word])
-def test_accounts_of_any_name_are_shown(word: str, console: Console) -> None:
-    answers = {name: str(text).replace("clive", f"a{word}") for name, text in ANSWERS.items()}
-    found, _ = cluster_with(**answers)
-    assert any(word in account.name for account in found.accounts)
-    Accounts(found, 0.85).print(console)
-    assert is_clean(shown(console))
-    assert any(word in line for line in summary(found, KINDS))  # for a log of printable lines
-
-
-@EACH
-def test_what_commands_print_is_text(word: str, console: Console) -> None:
-    console.print(plain(word))
-    text = shown(console)
-    assert is_clean(text)
-    if "[" in word[:1]:
-        assert word.removesuffix(CODE) in text  # neither markup nor an emoji
-
-
-@EACH
-def test_errors_are_printable_and_keep_their_lines(word: str) -> None:
-    for error in (
-        PlacementError(f"one\ntwo {word}; fix"),
-        SlurmQueryError("squeue", f"one\ntwo {word}"),
-    ):
-        assert is_clean(str(error))
-        assert str(error).count("\n") == (not isinstance(error, SlurmQueryError))
-    assert str(UnreadableError(word)).isprintable()
-
-
-def test_what_a_program_of_slurm_writes_to_standard_error_is_text(tmp_path: Path) -> None:
-    program = tmp_path / "squeue"
-    program.write_text("#!/bin/sh\nprintf 'no\\033[2J\\007' >&2\nexit 1\n")
-    program.chmod(0o700)
-    with pytest.raises(SlurmQueryError) as caught:
-        run_command([str(program)])
-    assert is_clean(str(caught.value))
 
 
 def test_a_job_and_a_folder_of_any_name_are_listed(

@@ -57,4 +57,3 @@ _NAMES = {
     "imagexpress": "cycle{cycle}/p_B02_s{number}_w{channel}.tif",
     "fiji": "cycle{cycle}/C{channel}-t{number}.tif",
 }
-CONVENTIONS = tuple(_NAMES)

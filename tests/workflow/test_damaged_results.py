@@ -16,7 +16,7 @@ import zarr
 from typer.testing import CliRunner
 
 from snakemake_scheduler_plugin_tilewright.runtime.run_state import RunState, write_state
-from tests.support.runs import Run, digests
+from tests.support.runs import Run
 from tilewright.cli import app
 from tilewright.commands.verify import check_result_files
 from tilewright.errors import ResultFileError
@@ -214,19 +214,3 @@ def test_two_working_folders_on_one_results_folder(tmp_path: Path, tiny_run: Run
         assert f"`kill -INT {state.pid}`" in said
     assert manifest.read_bytes() == before
     run.snakemake("registration", "--cores", "1", "--rerun-triggers", "mtime")
-
-
-def test_what_verify_says_makes_the_file_again(tmp_path: Path, tiny_run: Run) -> None:
-    run = tiny_run.copy(tmp_path)
-    image = run.sample / "edf/cycle2_channel1.zarr"
-    whole = digests(image)
-    chunk = image / "0/0/0/0"
-    chunk.write_bytes(_flip(chunk.read_bytes()))
-    (bad,) = [one for one in check_result_files(run.results) if one.state == "problem"]
-    path = re.search(r"; delete (\S+) and run snakemake with this path, as the key ", bad.text)
-    assert path is not None
-    assert Path(path[1]) == image
-    shutil.rmtree(image)
-    run.snakemake(str(image.relative_to(tmp_path)), "--cores", "2")
-    assert digests(image) == whole
-    assert [one.state for one in check_result_files(run.results)] == ["ok"]

@@ -1,15 +1,12 @@
 """`tilewright follow` beside a pretended microscope, against one run of all cycles at once."""
 
 import csv
-import json
 import os
-import re
 import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +14,17 @@ import pytest
 import tifffile
 
 from tests.conftest import REPO
-from tests.support.microscope import blur_cycle, image_cycle
-from tests.support.runs import LATER, Run, digests, make_run
+from tests.support.microscope import image_cycle
+from tests.support.runs import LATER, Run
 from tests.support.slurm_cluster import BUSY, wait_for
 from tests.support.stitched_files import cycle_image, tissue, write_ome_pyramid
 from tilewright.init.folder import create_experiment
 from tilewright.io.results.positions import read_positions
 from tilewright.phantom.files import tile_path
-from tilewright.phantom.make import PhantomDesign, make_phantom
+from tilewright.phantom.make import PhantomDesign
 
 pytestmark = pytest.mark.workflow
 
-DESIGN = {**LATER, "channels": 1}
 _LONGEST_S = 900
 
 
@@ -95,12 +91,6 @@ def begin() -> Iterator[Callable[..., Follow]]:
         if follow.process.poll() is None:
             follow.process.send_signal(signal.SIGINT)
             follow.process.wait(60)
-
-
-def made(results: Path) -> dict[str, str]:
-    """Return the digests of what must be the same, however it came about."""
-    there = digests(results)
-    return {path: digest for path, digest in there.items() if not path.startswith("placement/")}
 
 
 def own_times(run: Run, cycles: str) -> dict[str, int]:
@@ -170,60 +160,4 @@ def test_a_stitched_cycle_is_judged_before_the_reference_cycle(
     (tmp_path / "later.tif").rename(reference)
     assert follow.ends() == 0
     assert "cycles 1, 2: done" in follow.said.read_text()
-    assert run.planned() == {}
-
-
-@pytest.mark.long
-@pytest.mark.timeout(1800)
-def test_the_microscope_is_followed(tmp_path: Path, begin: Callable[..., Follow]) -> None:
-    """Killed twice, one cycle bad and imaged again, the end is that of one run."""
-    make_phantom(tmp_path, **DESIGN)
-    stored, raw = tmp_path / "raw", tmp_path / "microscope"
-    blur_cycle(stored, tmp_path / "blurred", 2, 4.0)
-    raw.mkdir()
-    run = make_run(tmp_path / "followed", raw, **DESIGN)
-    told = run.folder / "told.txt"
-    notify = run.folder / "notify"
-    notify.write_text(f'#!/bin/sh\necho "$1" >> "{told}"\n')
-    notify.chmod(0o755)
-    options = ("--quiet-min", "0.05", "--notify", str(notify), "--", "--quiet", "host")
-
-    image_cycle(stored, raw, 1)
-    follow = begin(run, *options)
-    follow.until("cycle 1 is complete")
-    with ThreadPoolExecutor() as pool:
-        blurred = pool.submit(image_cycle, tmp_path / "blurred", raw, 2, 0.1)
-        follow.until_there("stitch/*")
-        follow.kill(runs=False)
-        blurred.result()
-
-    follow = begin(run, *options)
-    follow.until("another run is active")
-    follow.until("cycles 1, 2: done")
-    stitched = [line for line in follow.said.read_text().splitlines() if "(Rule: stitch)" in line]
-    assert len(stitched) == 2  # what the killed one left was finished, and not made again
-    follow.until("fail: tonsil cycle 2", told)
-    assert re.search(r"fail: .*cycle 2.*no plane is in focus", follow.said.read_text())
-
-    before = own_times(run, "1")
-    with ThreadPoolExecutor() as pool:
-        imaged = [pool.submit(image_cycle, stored, raw, cycle, 0.1) for cycle in (2, 3)]
-        follow.until_there("stitch/cycle[23]*")
-        follow.kill(runs=True)
-        for cycle in imaged:
-            cycle.result()
-
-    follow = begin(run, *options)
-    follow.until("if it was killed: rm .snakemake/locks/*")
-    shutil.rmtree(run.folder / ".snakemake/locks")
-    assert follow.ends() == 0
-    assert "all cycles are done" in follow.said.read_text()
-    assert own_times(run, "1") == before
-
-    once = make_run(tmp_path / "once", raw, **DESIGN)
-    once.snakemake()
-    ours, theirs = made(run.results), made(once.results)
-    assert len(ours) > 60
-    assert ours == theirs
-    assert len(json.loads((run.results / "qc.json").read_text())["items"]) > 50
     assert run.planned() == {}

@@ -1,18 +1,12 @@
 """Stacks go when nothing needs them, and a rerun does what its dry run said."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
 import tifffile
 
 from tests.support.runs import TINY, Run, digests, job_counts, make_run
-from tests.workflow.mounts import small_disk
-from tilewright.config.checks import data_size
-from tilewright.config.layout import Layout
-from tilewright.config.load import read_experiment
-from tilewright.run_needs import missing_bytes
 
 pytestmark = pytest.mark.workflow
 
@@ -79,22 +73,3 @@ def test_reruns_make_what_they_need_and_no_more(done: Run) -> None:
     items = json.loads((done.results / "qc.json").read_text())["items"]
     assert {item["fail"] for item in items if item["metric"] == "contrast"} == {0.001}
     assert done.planned(*TARGETS) == {}
-
-
-@pytest.mark.long
-def test_a_disk_of_the_stated_peak_is_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Ten stacks of 12 MB on a disk of the size that two jobs at once are said to need."""
-    design = {**TINY, "cycles": 5, "rows": 1, "planes": 12, "tile_px": 512}
-    run = make_run(tmp_path, **design)
-    run.snakemake(*TARGETS, "-n")  # writes the manifests
-    monkeypatch.chdir(run.folder)
-    experiment, layout = read_experiment(run.config), Layout("results")
-    need = sum(missing_bytes(experiment, layout, data_size(experiment, layout), 2))
-    shutil.rmtree(run.results)
-    with small_disk(tmp_path / "disk", f"{need / 1e6:.0f}m") as disk:
-        run.results.symlink_to(disk)
-        run.snakemake(*TARGETS, "--cores", "2")
-        assert (run.sample / "registration/tonsil.ome.tif").is_file()
-        assert stacks(run) == []

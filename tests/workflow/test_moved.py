@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.runs import Run, changed
-from tilewright.io.results.ome_zarr import open_image
 
 pytestmark = pytest.mark.workflow
 
@@ -47,19 +46,3 @@ def test_moved_results_know_what_made_them(run: Run, tmp_path: Path, how: str) -
     with changed(markers, markers.read_text().replace("1,1,", "1,1,new-")):
         assert moved.planned() == {"assemble": 1, **JUDGED}
     assert moved.planned() == {}
-
-
-def test_names_change_no_pixel(run: Run, tmp_path: Path) -> None:
-    renamed = lies(run, tmp_path, "copied")
-    image = renamed.sample / "registration/tonsil.ome.zarr"
-    before = open_image(image)
-    markers = renamed.folder / "markers.csv"
-    one, two = before.channel_names[:2]
-    text = markers.read_text().replace(f",{one},", ",X,").replace(f",{two},", f",{one},")
-    markers.write_text(text.replace(",X,", f",{two},"))
-    done = renamed.snakemake("registration", "--quiet", "rules")
-    assert "resample" not in done.stdout + done.stderr
-    after = open_image(image)
-    assert after.channel_names == (two, one, *before.channel_names[2:])
-    assert (after.levels[0][:] == open_image(
-        run.sample / "registration/tonsil.ome.zarr").levels[0][:]).all()  # fmt: skip

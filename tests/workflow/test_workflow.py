@@ -107,6 +107,8 @@ def test_quality_report(tiny_run: Run, truth: PhantomTruth) -> None:
     page = (tiny_run.results / "report.html").read_text()
     assert "tonsil" in page
     assert "data:image/" in page
+    assert 'src="http' not in page
+    assert len(page) < 3e6  # can be sent by mail
     with (tiny_run.results / "trusted_markers.csv").open() as stream:
         assert {row["verdict"] for row in csv.DictReader(stream)} <= {"pass", "warn"}
     # How much tissue cycle 2 lost.
@@ -118,11 +120,6 @@ def test_quality_report(tiny_run: Run, truth: PhantomTruth) -> None:
     lost = float((light * (1 - truth.kept[1][seen])).sum() / light.sum())
     assert lost > 0.005
     assert found == pytest.approx(lost, rel=0.4)
-
-
-def test_a_folder_that_moves_reruns_nothing(moved: Run) -> None:
-    assert moved.planned() == {}
-    assert (moved.sample / "raw/raw_dir.txt").read_text() == f"{moved.folder / 'raw'}\n"
 
 
 IMAGE = {"resample": 2, "assemble": 1}
@@ -226,8 +223,7 @@ def test_lint(moved: Run) -> None:
     assert "in a good condition" in said.stdout + said.stderr
 
 
-@pytest.mark.parametrize("runs", [False, pytest.param(True, marks=pytest.mark.long)])
-def test_shipped_configurations(tmp_path: Path, runs: bool) -> None:
+def test_shipped_configurations(tmp_path: Path) -> None:
     make_phantom(tmp_path / "demo", seed=1, planes=2)
     shutil.copytree(REPO / "config", tmp_path / "config")
     for name in ("demo.yaml", "config.yaml"):
@@ -235,8 +231,3 @@ def test_shipped_configurations(tmp_path: Path, runs: bool) -> None:
         jobs = shipped.planned()
         assert jobs["stitch"] == jobs["edf_plane"] == 9
         assert "deconvolve" not in jobs
-        if runs:
-            stitched = "demo/results/tonsil/stitch/cycle1_channel1.zarr"
-            shipped.snakemake(stitched)
-            assert open_mosaic(tmp_path / stitched).shape[0] == 2
-            shutil.rmtree(tmp_path / "demo/results")

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from tests.devices.leases.lease_jobs import GIB, gpus
-from tests.support.fake_nvml import FakeDevice, FakeMachine
+from tests.support.fake_nvml import FakeMachine
 from tilewright.devices.leases import CONTEXT_B, RESERVE_B, Lease, allocated
 from tilewright.devices.slurm_allocation import ALLOCATED, by_slurm, use_allocated_device
 
@@ -34,14 +34,6 @@ def test_where_it_is_not_known_which_one_it_is_slurm_is_trusted(
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     lease = allocated()
     assert (lease.uuid.partition(":")[2], lease.arrays_b) == (visible, 0)
-
-
-def test_an_allocated_instance(machine: FakeMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    machine.devices[0].mig = True
-    machine.devices[0].instances = [FakeDevice(f"MIG-{k}", total_b=20 * GIB) for k in "bc"]
-    machine.write()
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-c")
-    assert allocated() == Lease("MIG-c", 20 * GIB - RESERVE_B - CONTEXT_B)
 
 
 @pytest.mark.parametrize(

@@ -102,8 +102,3 @@ def test_a_folder_that_goes_fails_those_who_wait_and_nobody_who_computes(
     go.touch()
     assert code(early) == 0
     root.mkdir(mode=0o700)
-
-
-def test_of_twelve_that_wait_each_has_its_turn(jobs: Jobs) -> None:
-    waiting = [jobs.start(20, f"{k}", hold_s=0.05) for k in range(12)]
-    assert [code(process) for process in waiting] == [0] * 12

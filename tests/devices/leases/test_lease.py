@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.devices.leases.lease_jobs import GIB, Jobs, code, gpus, held, kill
-from tests.support.fake_nvml import FakeDevice, FakeMachine
+from tests.support.fake_nvml import FakeMachine
 from tests.support.slurm_cluster import wait_for
 from tilewright.devices.health import record_failure
 from tilewright.devices.leases import (
@@ -19,7 +19,7 @@ from tilewright.devices.leases import (
     holders,
     wait_for_lease,
 )
-from tilewright.errors import DeviceError, LeaseTimeoutError, NoDeviceError
+from tilewright.errors import LeaseTimeoutError, NoDeviceError
 
 
 def leased(gib: int = 1, limit_s: float = 5.0) -> Lease:
@@ -73,14 +73,6 @@ def test_where_cuda_failed_on_each_gpu_there_is_none(root: Path) -> None:
         leased()
 
 
-def test_instances_are_leased_and_not_their_gpu(machine: FakeMachine, root: Path) -> None:
-    parts: list[FakeDevice | None] = [FakeDevice(f"MIG-{k}", total_b=20 * GIB) for k in "bc"]
-    machine.devices[0].mig, machine.devices[0].instances = True, parts
-    machine.write()
-    record_failure(root, "MIG-b", "other", "illegal address")
-    assert leased() == Lease("MIG-c", 20 * GIB - RESERVE_B - CONTEXT_B)
-
-
 def test_small_jobs_share_by_equal_parts_and_a_large_one_has_all(
     machine: FakeMachine, jobs: Jobs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -110,28 +102,6 @@ def test_runs_that_share_otherwise_leave_the_gpu_of_a_single_job_alone(
     monkeypatch.setenv("TILEWRIGHT_JOBS_PER_GPU", f"{SLOTS}")
     with pytest.raises(LeaseTimeoutError):
         leased(limit_s=0.1)
-
-
-@pytest.mark.usefixtures("machine")
-@pytest.mark.parametrize("text", ["many", "0", "9", ""])
-def test_a_wrong_number_of_jobs_per_gpu_is_named(
-    monkeypatch: pytest.MonkeyPatch, text: str
-) -> None:
-    monkeypatch.setenv("TILEWRIGHT_JOBS_PER_GPU", text)
-    with pytest.raises(DeviceError, match=f"TILEWRIGHT_JOBS_PER_GPU is '{text}'; set it to 1 to 8"):
-        leased()
-
-
-def test_runs_that_see_different_devices_share_one_folder(machine: FakeMachine, jobs: Jobs) -> None:
-    machine.devices = gpus(25, 25)
-    machine.write()
-    jobs.holder(20, "a", visible="GPU-a")
-    on_b = jobs.holder(20, "b", visible="GPU-b")
-    jobs.waiter(20, "next_a", visible="GPU-a")
-    jobs.waiter(20, "next_b", visible="GPU-b", hold_s=600)
-    kill(on_b)
-    # a file of a device keeps the last holder's name until the next one has written its own
-    wait_for(lambda: held() == {"a": "a", "next_b": "b"}, 100)
 
 
 def test_a_device_that_fails_while_a_job_waits_is_not_leased_to_it(

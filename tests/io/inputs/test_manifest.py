@@ -13,7 +13,6 @@ import tifffile
 
 from tests.support.tile_tables import grid_rows
 from tilewright.errors import RawDataError
-from tilewright.io.formats import scan
 from tilewright.io.inputs import raw_headers
 from tilewright.io.inputs.manifest import build_manifest
 from tilewright.io.inputs.tile_planes import TilePlace, TileRows
@@ -148,13 +147,6 @@ def test_pages_that_an_earlier_reading_left_out_are_not_forgotten(tmp_path: Path
             raw, channels, rows, convention="pattern", pattern="t{tile}_c{channel}_z1.ome.tif"
         )
         assert sorted({line["z"] for line in found}) == ["0", "1", "2"]
-
-
-def test_channels_that_the_markers_leave_out_are_passed_over(raw: Path) -> None:
-    (raw / "Cyc2_reg1/1_00003_Z001_CH2.tif").unlink()
-    lines = build(raw, {1: ["2", "1"], 2: ["1"]})
-    assert len(lines) == 36
-    assert [line["channel"] for line in lines[:24:12]] == ["2", "1"]
 
 
 def write_stack(path: Path, planes: int) -> None:
@@ -329,46 +321,6 @@ def test_a_tile_taken_again_is_no_gap(raw: Path) -> None:
         assert {*open_tiles(path, "1").name.tolist()} == {*"134567"}
 
 
-def test_two_samples_of_one_region_share_its_tiles_by_rows(raw: Path) -> None:
-    """Tiles of the other are neither asked for nor read; one may be of both."""
-    left, right = without(1, 4, 6), without(2, 3, 5)
-    (raw / "Cyc1_reg1/1_00004_Z001_CH2.tif").write_bytes(b"no TIFF")
-    of_left = TileRows(left.places, {place.tile for place in right.places})
-    lines = build(raw, places={1: of_left, 2: of_left})
-    assert {line["tile"] for line in lines} == {*"235"}
-    assert excluded_tiles(raw.parent / "out/cycle1.csv") == []
-    of_right = TileRows(right.places, {*"235"})
-    with pytest.raises(RawDataError, match=r"1_00004_Z001_CH2.tif is no TIFF"):
-        build(raw, places={1: of_right, 2: of_right})
-    both = TileRows([*left.places, *without(1, 2, 3, 4, 5).places], {*"146"})
-    lines = build(raw, places={1: both, 2: both})
-    assert {line["tile"] for line in lines} == {*"2356"}
-
-
-def test_cycles_may_have_other_grids(raw: Path) -> None:
-    """Fewer tiles, in another order, at another overlap, from another origin."""
-    for path in [*(raw / "Cyc2_reg1").glob("1_00005_*"), *(raw / "Cyc2_reg1").glob("1_00006_*")]:
-        path.unlink()
-    places = [p._replace(x_px=p.x_px - 400) for p in grid_rows(2, 2, 0.5, (24, 20)).places]
-    lines = build(raw, places={2: TileRows(places)})
-    first, second = (
-        {line["tile"]: (float(line["y_px"]), float(line["x_px"])) for line in part}
-        for part in (lines[:24], lines[24:])
-    )
-    assert first == {place.tile: (place.y_px, place.x_px) for place in GRID.places}
-    assert second == {"1": (0.0, 0.0), "2": (0.0, 10.0), "3": (12.0, 10.0), "4": (12.0, 0.0)}
-
-
-def test_tables_are_the_same_bytes_whatever_the_order_of_rows(raw: Path) -> None:
-    build(raw)
-    paths = [raw.parent / f"out/cycle{cycle}.csv" for cycle in (1, 2)]
-    before = [path.read_bytes() for path in paths]
-    for path in paths:
-        path.unlink()
-    build(raw, places=dict.fromkeys((1, 2), TileRows(GRID.places[::-1])))
-    assert [path.read_bytes() for path in paths] == before
-
-
 def test_rows_and_columns_in_names_are_tiles(tmp_path: Path) -> None:
     raw = tmp_path / "raw"
     raw.mkdir()
@@ -406,41 +358,3 @@ def test_a_stack_of_fewer_pages_is_named(tmp_path: Path) -> None:
     with pytest.raises(RawDataError, match="is truncated") as caught:
         build(raw, {1: ["1"]}, rows, **keys)
     assert "1 problem " in str(caught.value)
-
-
-def test_positions_of_the_table_count_and_not_those_of_the_files(tmp_path: Path) -> None:
-    raw = tmp_path / "raw"
-    for cycle in (1, 2):
-        folder = raw / f"cycle{cycle}"
-        folder.mkdir(parents=True)
-        text = "dim = 2\n"
-        for name, y, x in (("a", 0, 18), ("b", 1, 0), ("c", 18, 0)):
-            tifffile.imwrite(folder / f"{name}.tif", np.zeros((20, 20), np.uint16))
-            text += f"{name}.tif; ; ({x}, {y})\n"
-        (folder / "TileConfiguration.txt").write_text(text)
-    rows = {
-        cycle: TileRows(
-            [
-                TilePlace(tile, y - offset, x + offset)
-                for tile, y, x in (("1", 18.0, 0.0), ("2", 0.0, 0.0), ("3", 1.0, 18.0))
-            ]
-        )
-        for cycle, offset in ((1, 0.0), (2, 5000.25))
-    }
-    lines = build(raw, {1: ["1"], 2: ["1"]}, rows, convention="fiji")
-    found = [(line["tile"], line["y_px"], line["x_px"]) for line in lines]
-    assert found == [("2", "0.0", "0.0"), ("3", "1.0", "18.0"), ("1", "18.0", "0.0")] * 2
-    (raw / "cycle2/b.tif").unlink()
-    with pytest.raises(RawDataError, match=r"b.tif cannot be read \(No such file or directory\)"):
-        build(raw, {1: ["1"], 2: ["1"]}, rows, convention="fiji")
-
-
-@pytest.mark.shared
-def test_codex_layout(shared: Path, tmp_path: Path) -> None:
-    raw = tmp_path / "raw"
-    raw.symlink_to(shared / "data/codex-layout")
-    tiles = {plane.tile_name for plane in scan("codex", raw)}
-    rows = TileRows([TilePlace(tile, 0.0, 9.0 * int(tile)) for tile in tiles])
-    lines = build(raw, places={1: rows, 2: rows})
-    assert len(lines) == 12
-    assert {line["dtype"] for line in lines} == {"uint8"}

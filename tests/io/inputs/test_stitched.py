@@ -19,10 +19,9 @@ from tests.support.stitched_files import (
 from tilewright.errors import RawDataError
 from tilewright.io.formats import scan
 from tilewright.io.formats.common import ScanOptions
-from tilewright.io.formats.stitched import lossy_warnings, read_image, read_images
-from tilewright.io.inputs.manifest import COLUMNS
-from tilewright.io.inputs.stitched_plane import opened, windows_of
-from tilewright.io.inputs.tiles import RawPage, Tiles, tiles_of_table
+from tilewright.io.formats.stitched import read_image
+from tilewright.io.inputs.stitched_plane import opened
+from tilewright.io.inputs.tiles import RawPage, Tiles
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.stages.stitch.stitched_plane import stitched_plane
 
@@ -148,27 +147,6 @@ def test_files_that_hold_two_images_end_early_or_come_in_one_piece(
     assert not problem(path)
 
 
-def test_grey_jpeg_is_read_and_named(tmp_path: Path) -> None:
-    smooth = np.add.outer(np.arange(256), np.arange(256)).astype(np.uint8) // 4 + 50
-    write(tmp_path / "a.tif", smooth, **JPEG)
-    (sentence,) = lossy_warnings(read_images(str(tmp_path)))
-    assert "a.tif: pixels are compressed as JPEG" in sentence
-    with opened(of(str(tmp_path / "a.tif"), 0, smooth)) as plane:
-        found = plane.read(slice(0, 256), slice(100, 256))
-    assert np.abs(found.astype(int) - smooth[:, 100:]).max() < 8
-
-
-def test_cycles_are_told_by_names_or_counted(tmp_path: Path) -> None:
-    for name in ("b.tif", "a.qptiff"):
-        write(tmp_path / name, counts())
-    assert [cycle for cycle, *_ in read_images(str(tmp_path))] == [1, 2]
-    assert read_images(str(tmp_path))[0].path.endswith("a.qptiff")
-    for name in ("x_cycle2.tif", "cycle_2.tif"):
-        write(tmp_path / name, counts())
-    with pytest.raises(RawDataError, match=r"duplicate cycle 2 .*; a stitched image is one file"):
-        scan("stitched", tmp_path, ScanOptions())
-
-
 def test_a_changed_or_damaged_file_is_named(tmp_path: Path) -> None:
     path = tmp_path / "a.tif"
     write(path, counts(), compression="deflate", tile=(128, 128))
@@ -201,16 +179,3 @@ def test_a_plane_is_stored_in_bounded_memory(tmp_path: Path) -> None:
     assert stored.attributes["unseen_px"] == np.count_nonzero(image == 0)
     assert stored.attributes["saturation_counts"] == 65535
     assert np.array_equal(stored.read(0, slice(1000, 1100)), image[1000:1100])
-
-
-def test_windows_cover_a_plane_once_each(tmp_path: Path) -> None:
-    image = counts((1, 1500, 1200))
-    write(tmp_path / "a.tif", image[0])
-    size = (tmp_path / "a.tif").stat().st_size
-    table = f"{','.join(COLUMNS)}\n1,1,0,a.tif,0,0,0,1500,1200,uint16,{size},0\n"
-    tiles = tiles_of_table(table, "1", str(tmp_path))
-    assert tiles is not None
-    windows = windows_of(tiles)
-    assert windows.shape == (1, 1024, 1024)
-    assert len(windows.row) == 4
-    assert np.array_equal(windows.read(3, 0), image[0, 476:, 176:])

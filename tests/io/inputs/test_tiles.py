@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from tests.support.tile_tables import grid_rows
 from tilewright.errors import RawDataError
 from tilewright.io.inputs.manifest import build_manifest
-from tilewright.io.inputs.tile_planes import TilePlace, TileRows
 from tilewright.io.inputs.tiles import Tiles, open_scan, open_tiles
 
 RNG_SHAPE = (2, 6, 3, 14, 18)  # channel, tile, z, y, x
@@ -58,21 +57,6 @@ def test_tiles_are_ordered_by_row_and_col_and_read_right(tmp_path: Path, stacks:
         planes = list(pool.map(lambda key: tiles.read(*key), keys))
     for key, plane in zip(keys, planes, strict=True):
         np.testing.assert_array_equal(plane, tiles.read(*key))
-
-
-def test_pages_of_one_file_are_planes(tmp_path: Path) -> None:
-    raw = tmp_path / "raw"
-    raw.mkdir()
-    stack = np.random.default_rng(0).integers(0, 255, (4, 9, 9)).astype(np.uint8)
-    tifffile.imwrite(raw / "t1.tif", stack, photometric="minisblack")
-    table = tmp_path / "cycle1.csv"
-    by_name = {"convention": "pattern", "pattern": "t{tile}.tif"}
-    rows = {1: TileRows([TilePlace("1", 3.0, 4.0)])}
-    build_manifest(raw, by_name, {1: ["1"]}, rows, {1: table})
-    tiles = open_tiles(table, "1")
-    assert tiles.nominal_px.tolist() == [[0.0, 0.0]]
-    read = np.stack([tiles.read(0, z) for z in range(len(stack))])
-    np.testing.assert_array_equal(read, stack)
 
 
 def test_samples_of_one_scan_are_islands_of_one_mosaic(tmp_path: Path, stacks: Stacks) -> None:

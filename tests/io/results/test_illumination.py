@@ -1,14 +1,12 @@
-import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tifffile
 
-from tilewright.errors import RawDataError, ResultFileError
+from tilewright.errors import ResultFileError
 from tilewright.io.results.illumination import Illumination, read_illumination, write_illumination
 from tilewright.io.results.result_file import checksum_path
-from tilewright.stages.illumination.estimate import read_files
 
 
 def fields() -> Illumination:
@@ -33,38 +31,6 @@ def test_written_fields_read_back_exactly_and_are_the_same_bytes(tmp_path: Path)
     for one, other in zip(first, second, strict=True):
         assert one.read_bytes() == other.read_bytes()
     assert len(list(flat.parent.iterdir())) == 6
-
-
-def test_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
-    _, _, numbers = write_illumination(tmp_path / "a", {"1": (fields(), {"value": 1.0})})
-    with pytest.raises(ValueError, match="JSON"):
-        write_illumination(tmp_path / "a", {"1": (fields(), {"value": float("nan")})})
-    assert json.loads(numbers.read_text())["channels"][0]["value"] == 1.0
-    assert len(list(tmp_path.iterdir())) == 6
-
-
-@pytest.mark.parametrize(
-    ("flat", "dark"),
-    [
-        (np.zeros((4, 4)), 0.0),
-        (np.full((4, 4), np.nan), 0.0),
-        (np.ones(4), 0.0),
-        (np.ones((4, 4)), np.zeros((4, 5))),
-        (np.ones((4, 4)), np.full((4, 4), np.inf)),
-    ],
-)
-def test_unusable_fields_are_refused(flat: np.ndarray, dark: np.ndarray | float) -> None:
-    with pytest.raises(ValueError, match="field"):
-        Illumination.from_fields(flat, dark)
-
-
-def test_unusable_files_are_named(tmp_path: Path) -> None:
-    text, stack = tmp_path / "text.tif", tmp_path / "stack.tif"
-    text.write_text("not an image")
-    tifffile.imwrite(stack, np.ones((3, 4, 5), dtype=np.float32), photometric="minisblack")
-    for path in (tmp_path / "absent.tif", text, stack):
-        with pytest.raises(RawDataError, match=path.name):
-            read_files(path, None, (4, 5), 0.0)
 
 
 def test_damaged_results_are_to_be_made_again(tmp_path: Path) -> None:

@@ -3,15 +3,12 @@ import json
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import yaozarrs
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from zarr.storage import _local as local_store
 
 from tests.support.runs import digests
@@ -54,24 +51,6 @@ def test_round_trip_is_valid_ome_zarr(tmp_path: Path, version: OmeZarrVersion) -
     assert ("0/1/2/2" if version == "0.4" else "0/c/1/2/2") in digests(tmp_path / "m.zarr")
     save(tmp_path / "again.zarr", image, version)
     assert digests(tmp_path / "again.zarr") == digests(tmp_path / "m.zarr")
-
-
-@settings(max_examples=15)
-@given(data=st.data())
-def test_any_cover_by_blocks_in_threads_is_correct(
-    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
-) -> None:
-    image = stack(1, (1, 100, 90))
-    cuts = st.lists(st.integers(1, 89), max_size=4, unique=True).map(sorted)
-    ys, xs = (pairwise([0, *data.draw(cuts), end]) for end in (100, 90))
-    path = tmp_path_factory.mktemp("cover") / "m.zarr"
-    blocks = [(slice(*y), slice(*x)) for y, x in product(ys, xs)]
-    with (
-        create_mosaic(path, image.shape, image.dtype, 32, VOXEL_UM, "m") as mosaic,
-        ThreadPoolExecutor(4) as pool,
-    ):
-        list(pool.map(lambda b: mosaic.write(0, b[0].start, b[1].start, image[0][b]), blocks))
-    np.testing.assert_array_equal(open_mosaic(path).read(), image)
 
 
 def test_blocks_sharing_a_chunk_lose_nothing(tmp_path: Path) -> None:

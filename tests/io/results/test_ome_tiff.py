@@ -7,12 +7,9 @@ import numpy as np
 import pytest
 import tifffile
 import yaozarrs
-from hypothesis import given
-from hypothesis import strategies as st
 
-from tilewright.errors import ResultFileError
 from tilewright.io.results.ome_tiff import write_ome_tiff
-from tilewright.io.results.ome_zarr import create_image, halve, open_image
+from tilewright.io.results.ome_zarr import create_image, open_image
 from tilewright.io.results.zarr_store import OmeZarrVersion
 
 NAMES = ["DAPI", "CD3", "µ-opioid & co"]
@@ -119,23 +116,3 @@ def test_channels_are_not_taken_for_colours(tmp_path: Path, shape: tuple[int, ..
         assert len(tif.pages) == len(image)
         assert len(tif.series[0].levels) == 1 + (max(shape) > 512)
         np.testing.assert_array_equal(tif.asarray().reshape(shape), image)
-
-
-@given(st.integers(1, 9), st.integers(1, 9), st.integers(0, 2**32 - 1))
-def test_halve_is_the_rounded_mean(height: int, width: int, seed: int) -> None:
-    image = np.random.default_rng(seed).integers(0, 65536, (height, width)).astype(np.uint16)
-    full = np.pad(image.astype(float), [(0, height % 2), (0, width % 2)], mode="edge")
-    mean = full.reshape(full.shape[0] // 2, 2, full.shape[1] // 2, 2).mean((1, 3))
-    np.testing.assert_array_equal(halve(image), np.floor(mean + 0.5))
-    np.testing.assert_allclose(halve(image.astype(np.float32)), mean, rtol=1e-6)
-
-
-def test_an_error_leaves_no_image(tmp_path: Path) -> None:
-    with (
-        pytest.raises(RuntimeError, match="camera"),
-        create_image(tmp_path / "i", (9, 9), "uint16", 8, (1, 1), ["a"], name="i"),
-    ):
-        raise RuntimeError("camera")
-    with pytest.raises(ResultFileError, match="no Zarr group is there"):
-        write_ome_tiff(tmp_path / "i", tmp_path / "s.ome.tif")
-    assert not list(tmp_path.iterdir())

@@ -68,16 +68,6 @@ def test_adjoint_is_the_adjoint(
     assert float(np.vdot(x.astype(np.float64), blur.adjoint(y))) == pytest.approx(left, rel=2e-6)
 
 
-def test_forward_is_the_convolution_of_the_scene(cpu: Backend) -> None:
-    rng = np.random.default_rng(0)
-    psf = rng.random((3, 5, 7))
-    blur = Blur(cpu, psf, (4, 20, 22), (2, 3, 4))
-    inside = np.zeros(blur.scene, np.float32)
-    inside[:4, 4:16, 5:17] = rng.random((4, 12, 12))
-    wanted = fftconvolve(np.pad(inside, 4, mode="wrap"), psf / psf.sum(), mode="same")
-    np.testing.assert_allclose(forward(blur, inside), wanted[4:8, 4:24, 4:26], rtol=1e-4, atol=1e-6)
-
-
 def test_blocks_and_threads_do_not_change_the_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, counts = scene(0, 500)
     wanted, _ = run(cpu_backend(1), counts, 4)

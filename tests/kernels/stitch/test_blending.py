@@ -122,13 +122,3 @@ def test_overlaps_fade_linearly_and_corners_blend_all_four(cpu: Backend) -> None
     assert abs(fused[34:36, 34:36].mean() - 2500) <= 1
     assert np.abs(np.diff(fused[30:40].astype(int), axis=0)).max() <= 190
     assert np.abs(np.diff(fused[:, 30:40].astype(int), axis=1)).max() <= 100
-
-
-def test_clipped_pixels_are_counted(cpu: Backend) -> None:
-    raw = np.full((10, 10), 1000, np.uint16)
-    raw[0, :3], raw[1, :5] = 0, 60000
-    fused, low, high = run(cpu, [raw], [(0, 0)], flat=0.5, pedestal=200)
-    assert (low, high) == (3, 5)
-    assert (fused[0, :3] == 0).all()
-    assert (fused[1, :5] == 65535).all()
-    assert fused[5, 5] == 1800

@@ -50,18 +50,6 @@ def test_axes_may_be_swapped_and_mirrored(cpu: Backend, name: str) -> None:
     assert (found.matched, found.compared, found.contradicting) == (PAIRS, PAIRS, ())
 
 
-def test_places_without_jitter_are_met_to_a_part_of_a_pixel(cpu: Backend) -> None:
-    nominal = grid_px(ROWS, COLS)
-    matrix = ORIENTATIONS["swapped +1.0 -1.0"]
-    found = fit_stage_map(cpu, cut_tiles(nominal @ matrix.T), nominal)
-    assert found is not None
-    np.testing.assert_allclose(found.matrix, matrix, atol=0.001)
-    step = TILE_PX * (1 - OVERLAP)
-    np.testing.assert_allclose(found.step_px, step * np.eye(2), atol=1e-9)
-    np.testing.assert_allclose(found.moved_px, step * matrix.T, atol=0.15)
-    assert found.largest_error_px == pytest.approx(step, abs=0.2)
-
-
 @pytest.mark.parametrize("degrees", [-5.0, -2.5, 2.5, 5.0])
 @pytest.mark.parametrize("name", ["upright +1.0 +1.0", "swapped -1.0 +1.0"])
 def test_the_camera_may_be_turned(cpu: Backend, degrees: float, name: str) -> None:
@@ -113,16 +101,6 @@ def test_a_single_row_tells_the_other_axis_too(cpu: Backend, degrees: float) -> 
     assert found.step_px.shape == (1, 2)
 
 
-@pytest.mark.parametrize("rows", [1, 2])
-def test_a_single_pair_is_enough(cpu: Backend, rows: int) -> None:
-    nominal = grid_px(rows, 3 - rows)
-    places = image_places(nominal, SWAPPED)
-    found = fit_stage_map(cpu, cut_tiles(places), nominal)
-    assert found is not None
-    np.testing.assert_allclose(found.moved_px[0], places[1] - places[0], atol=0.3)
-    assert (found.matched, found.compared) == (1, 1)
-
-
 def test_where_overlaps_show_nothing_there_is_no_map(cpu: Backend) -> None:
     nominal = grid_px(ROWS, COLS)
     places = image_places(nominal, UPRIGHT)
@@ -148,15 +126,6 @@ def test_tiles_of_different_tissue_show_no_map(
     assert found == [None] * len(found)
 
 
-def test_half_of_the_tiles_may_be_blank(cpu: Backend) -> None:
-    blank = tuple(k for k in range(ROWS * COLS) if k % COLS >= COLS / 2)
-    matrix = ORIENTATIONS["swapped -1.0 +1.0"] @ turn(2.5)
-    found = fitted(cpu, matrix, blank=blank)
-    np.testing.assert_allclose(found.matrix, matrix, atol=2 * TOLERANCE)
-    textured = ROWS * (COLS // 2 - 1) + (ROWS - 1) * (COLS // 2)
-    assert (found.matched, found.compared, found.contradicting) == (textured, textured, ())
-
-
 def test_a_wrong_order_is_contradicted_by_the_pairs_that_it_puts_wrong(cpu: Backend) -> None:
     """Positions are those of a raster, and the stage went there and back."""
     true = np.array(tile_places("snake_right_down", ROWS, COLS)) * (TILE_PX * (1 - OVERLAP))
@@ -176,16 +145,6 @@ def test_chance_contradicts_nothing(cpu: Backend) -> None:
         np.testing.assert_allclose(found.matrix, UPRIGHT, atol=2 * TOLERANCE)
         assert found.matched < found.compared
         assert len(found.contradicting) <= 1
-
-
-def test_a_copied_tile_is_contradicted_by_what_it_shows(cpu: Backend) -> None:
-    nominal = grid_px(ROWS, COLS)
-    tiles = cut_tiles(image_places(nominal, UPRIGHT))
-    tiles[5] = tiles[0]
-    found = fit_stage_map(cpu, tiles, nominal)
-    assert found is not None
-    assert found.matched == PAIRS - 4
-    assert sorted(found.contradicting) == [(1, 5), (4, 5)]
 
 
 def test_another_device_agrees(cpu: Backend, other: Backend) -> None:

@@ -38,25 +38,6 @@ def test_a_layout_goes_where_its_name_says(layout: str, grid: tuple[int, int]) -
         assert after[0][1 - minor] - before[0][1 - minor] == sum(STEPS[advance])
 
 
-@given(
-    st.sets(st.tuples(st.integers(0, 6), st.integers(0, 6)), min_size=1),
-    st.floats(0.5, 0.98),
-    st.randoms(use_true_random=False),
-)
-def test_jittered_positions_give_back_their_grid(
-    places: set[tuple[int, int]], step: float, random: object
-) -> None:
-    # Lines without tiles cannot be counted unless a step is known: close the ranks.
-    rows, cols = (sorted(set(axis)) for axis in zip(*places, strict=True))
-    closed = [(rows.index(row), cols.index(col)) for row, col in places]
-    jitter = random.uniform  # type: ignore[attr-defined]
-    positions = [
-        (1e4 + row * step * 400 + jitter(-9, 9), -2e4 + col * step * 600 + jitter(-9, 9))
-        for row, col in closed
-    ]
-    assert grid_places(positions, (400, 600)) == closed
-
-
 def test_an_empty_row_stays_empty() -> None:
     rows = [0.0, 90.0, 180.0, 360.0, 450.0]
     assert [row for row, _ in grid_places([(y, 0.0) for y in rows], (100, 100))] == [0, 1, 2, 4, 5]

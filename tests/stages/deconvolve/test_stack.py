@@ -1,48 +1,21 @@
-import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import tifffile
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 
 from tests.stages.deconvolve.deconvolve_runs import CPU, PEDESTAL, camera, run, seen, tissue
 from tests.support.mosaics import OPTICS, VOXEL_UM
 from tests.support.wavy_stack import psnr
-from tilewright.errors import ProcessingError, RawDataError
 from tilewright.io.inputs.psf_file import read_psf
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
 from tilewright.stages.edf import Method
 from tilewright.stages.edf.plane import edf_plane
-from tilewright.stages.tile_windows import tile_windows
-
-SIDE = st.integers(1, 90)
-
-
-@settings(max_examples=40)
-@given(st.tuples(SIDE, SIDE), st.integers(9, 50), st.integers(0, 30))
-def test_windows_cover_each_pixel_once_and_have_one_size(
-    shape: tuple[int, int], tile_px: int, halo_px: int
-) -> None:
-    covered = np.zeros(shape, int)
-    windows = tile_windows(shape, tile_px, halo_px)
-    for window in windows:
-        covered[window.y, window.x] += 1
-        own = np.zeros(shape, int)
-        own[window.window_y, window.window_x][window.inner] = 1
-        assert own.sum() == own[window.y, window.x].sum() <= tile_px**2
-        tiles, around = (window.y, window.x), (window.window_y, window.window_x)
-        for tile, wide, length in zip(tiles, around, shape, strict=True):
-            assert wide.start == 0 or tile.start - wide.start >= halo_px
-            assert wide.stop == length or wide.stop - tile.stop >= halo_px
-    assert (covered == 1).all()
-    assert len({window.shape for window in windows}) == 1
 
 
 def test_output_is_light_on_a_zero_pedestal(tmp_path: Path) -> None:
@@ -178,16 +151,6 @@ def test_a_damaged_plane_has_no_part_in_the_deconvolution(tmp_path: Path) -> Non
         assert near(plane, truth) > near(whole, truth) - 1.5
 
 
-def test_interrupted_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(*_: Any) -> Any:
-        raise OSError("disk on fire")
-
-    monkeypatch.setattr("tilewright.stages.deconvolve.stack.RichardsonLucy.iterate", broken)
-    with pytest.raises(OSError, match="fire"):
-        run(tmp_path, tissue((3, 64, 64))[1])
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.zarr"]
-
-
 def test_measured_psf_file_gives_what_the_optics_give(tmp_path: Path) -> None:
     _, counts = tissue((4, 80, 80))
     bead = gibson_lanni(Optics(**OPTICS), VOXEL_UM, 9, max_lateral_px=65)
@@ -201,18 +164,3 @@ def test_measured_psf_file_gives_what_the_optics_give(tmp_path: Path) -> None:
     measured = run(tmp_path / "a", counts, psf_file=file, optics={}).read()
     computed = run(tmp_path / "b", counts).read()
     assert np.corrcoef(measured.ravel(), computed.ravel())[0, 1] > 0.98
-
-
-def test_bad_psf_files_and_missing_optics_are_named(tmp_path: Path) -> None:
-    file, (_, counts) = tmp_path / "bead.tif", tissue((3, 30, 30))
-    for content in (None, b"no tiff"):
-        if content:
-            file.write_bytes(content)
-        with pytest.raises(RawDataError, match=r"bead\.tif"):
-            run(tmp_path, counts, psf_file=file)
-    tifffile.imwrite(tmp_path / "flat.tif", np.ones((9, 9), np.uint16))
-    with pytest.raises(RawDataError, match="stack"):
-        read_psf(tmp_path / "flat.tif")
-    for value in (None, math.nan):
-        with pytest.raises(ProcessingError, match="emission_nm"):
-            run(tmp_path, counts, optics={**OPTICS, "emission_nm": value})

@@ -16,7 +16,6 @@ from tests.support.wiener_scene import PEDESTAL, PLANES, SIZE, debris_light, fin
 from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.stages.edf import plane as edf
-from tilewright.stages.edf import projections
 from tilewright.stages.edf.projections import plan_projection
 
 DIRECT: dict[str, Any] = {"method": "multiplane_wiener"}
@@ -229,15 +228,3 @@ def test_impossible_wishes_are_refused_and_nothing_is_left(tmp_path: Path) -> No
     with pytest.raises(ProcessingError, match="needs the stitched stack"):
         run(tmp_path, light, **DIRECT)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.zarr", "light.zarr"]
-
-
-def test_an_interrupted_run_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = store(tmp_path / "in.zarr", counts_of(1)[0], 96)
-
-    def full_disk(*args: Any, **kwargs: Any) -> None:
-        raise OSError("no space left on device")
-
-    monkeypatch.setattr(projections, "remove_grain", full_disk)
-    with pytest.raises(OSError, match="no space"):
-        run(tmp_path, source, **DIRECT)
-    assert [path.name for path in tmp_path.iterdir()] == ["in.zarr"]

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 import pytest
@@ -26,8 +26,8 @@ from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.backend import Backend
 from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf
-from tilewright.stages.edf import METHODS, Method, projections
 from tilewright.stages.edf import plane as edf
+from tilewright.stages.edf import projections
 
 
 def test_a_raw_stack_is_projected_by_focus_weighted(tmp_path: Path) -> None:
@@ -95,18 +95,6 @@ def test_a_deconvolved_stack_keeps_the_scale_of_the_optics(tmp_path: Path) -> No
     assert share[1] == share[10] == pytest.approx(1 / (2 * PLANES - 1), rel=0.15)
 
 
-def test_a_measured_psf_is_used_instead(tmp_path: Path) -> None:
-    source = store(tmp_path / "in.zarr", light_of(3), 96, DECONVOLVED)
-    bead = np.zeros((5, 9, 9), np.float32)
-    bead[2, 4, 4], bead[1, 4, 4], bead[3, 4, 4] = 6, 1, 1
-    tifffile.imwrite(tmp_path / "bead.tif", bead)
-    mosaic, _ = run(tmp_path, source, optics=None, psf_file=tmp_path / "bead.tif")
-    assert mosaic.attributes["scale"] == pytest.approx(0.75, abs=0.01)
-    with pytest.raises(ProcessingError, match="numerical_aperture"):
-        run(tmp_path, source, "other", optics=None)
-    assert not (tmp_path / "other.zarr").exists()
-
-
 def test_the_sample_counts_below_the_coverslip_only(tmp_path: Path) -> None:
     mosaic = open_mosaic(store(tmp_path / "in.zarr", light_of(3), 96, DECONVOLVED))
     indices = [{**OPTICS, "sample_refractive_index": index} for index in (None, 1.33, 1.5)]
@@ -156,15 +144,6 @@ def test_one_plane_passes_through_to_sixteen_bits(tmp_path: Path) -> None:
     assert mosaic.read(0).max() == 65535
 
 
-def test_one_plane_with_a_gap_keeps_the_gap(tmp_path: Path) -> None:
-    """Nothing is read around a plane that passes through."""
-    stack = np.full((1, 120, 136), 300 + int(PEDESTAL), np.uint16)
-    stack[:, 80:, :40] = int(PEDESTAL)
-    mosaic, heights = projected(tmp_path, stack, chunk_px=64)
-    plane = mosaic.read(0)
-    assert (plane[:80].min(), plane[80:, :40].max(), heights.shape) == (300, 0, (15, 17))
-
-
 def test_an_empty_channel_and_a_mosaic_smaller_than_a_block(tmp_path: Path) -> None:
     empty = np.full((4, 5, 11), int(PEDESTAL), np.uint16)
     mosaic, heights = projected(tmp_path, empty)
@@ -182,10 +161,6 @@ def test_two_runs_write_the_same_bytes(tmp_path: Path) -> None:
     contents = digests(tmp_path / "a")
     assert contents == digests(tmp_path / "b")
     assert len(contents) > 9
-
-
-def test_every_method_has_a_planner() -> None:
-    assert set(get_args(Method)) == set(METHODS) == set(projections._PLANNERS)
 
 
 def test_impossible_methods_are_refused_and_nothing_is_left(tmp_path: Path) -> None:

@@ -27,10 +27,8 @@ from tilewright.io.results.illumination import Illumination, write_illumination
 from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.camera import detect_saturation, equal_neighbours, top_of
-from tilewright.kernels.illumination import flat_basis, overlap_cells
 from tilewright.kernels.illumination.flat_fit import fit_flat
 from tilewright.kernels.illumination.overlap_cells import OverlapCells
-from tilewright.kernels.illumination.overlap_photometry import relative_difference
 from tilewright.quality.metrics import METRICS
 from tilewright.stages.illumination.estimate import estimate_channels
 
@@ -58,24 +56,6 @@ def solved(truth: NDArray[Any], seed: int = 7, **making: Any) -> tuple[float, An
 def judged(numbers: dict[str, Any]) -> list[str]:
     names = "heldout_log_ratio", "flat_error"
     return [METRICS[name].threshold.verdict(numbers[name]) for name in names]
-
-
-@given(st.floats(-30, 30), st.floats(20, 55))
-@settings(max_examples=25)
-def test_both_tiles_measure_the_same_area(dy: float, dx: float) -> None:
-    """A linear specimen: the mean of a cell is its value at the centre, in either tile."""
-    y, x = np.mgrid[0:64, 0:72].astype(np.float64)
-    images = np.stack([10 + y + 2 * x, 10 + (y + dy) + 2 * (x + dx)]).astype(np.float32)
-    place = np.array([[0.0, 0.0], [dy, dx]])
-    cells = overlap_cells.measure_cells(
-        cpu_backend(), images, None, place, np.array([[0, 1]]), shape_px=(64, 72), factor=1, cell=4
-    )
-    # Pixels count as constant over their area: up to half a pixel's step at a cell's border.
-    np.testing.assert_allclose(cells.first, cells.second, atol=0.2)
-    at = [(p + 1) / 2 * (64, 72) for p in (cells.place_first, cells.place_second)]
-    np.testing.assert_allclose(at[0] - at[1], np.broadcast_to([dy, dx], at[0].shape), atol=1e-9)
-    expected = 10 + (at[0] - 0.5) @ [1, 2]
-    np.testing.assert_allclose(cells.first, expected, atol=1e-3)
 
 
 def test_planes_are_pooled() -> None:
@@ -298,15 +278,6 @@ def test_too_few_tiles_and_empty_ones_give_a_flat_of_one(
     assert found.dark.mean() == pytest.approx(OFFSET_COUNTS, abs=5)
 
 
-def test_constant_black_and_full_white_tiles_are_survived() -> None:
-    _, places = make_tiles(vignette(32), 1, grid=(3, 3))
-    for level in (0, 65535):
-        stack = np.full((9, 1, 32, 32), level, dtype=np.uint16)
-        tiles = ArrayTiles(stack, np.arange(9), np.arange(9), np.zeros((9, 2)))
-        found, _ = run(tiles, places, offset_counts=None)
-        np.testing.assert_allclose(found.flat, 1.0, atol=1e-4)
-
-
 @given(st.integers(0, 2**32 - 1), st.booleans())
 @example(0, True)
 @example(369, True)
@@ -394,14 +365,6 @@ def test_cameras_keep_their_offsets_and_zeros_are_survived() -> None:
     assert np.isfinite(flats[1]).all()
 
 
-def test_overlaps_are_as_sharp_in_the_first_tile_as_in_the_second() -> None:
-    """Read between pixels the second was blurred, and bright cells seemed brighter in the first."""
-    tiles, places = make_tiles(np.ones((SIZE, SIZE)), 5, electrons=4000.0)
-    cells = measure(tiles, places, cpu_backend(2), 1).cells
-    apart, light = cells.first - cells.second, cells.first + cells.second
-    assert abs(float(np.corrcoef(apart, light)[0, 1])) < 0.03
-
-
 def test_nuclei_in_mirrored_rows_are_no_flat_field() -> None:
     """16 tiles whose rows resemble one another: 2.6 % of error was drawn, and 1.2 % stated."""
     data = np.load(Path(__file__).with_name("nuclei_in_rows.npz"))
@@ -412,19 +375,6 @@ def test_nuclei_in_mirrored_rows_are_no_flat_field() -> None:
     fit = fit_flat(cells, data["blocks"].astype(np.float64), 119.6, 0.2)
     assert relative_rmse(fit.flat(truth.shape), truth / truth.mean()) < 0.01
     assert fit.error < 0.01
-
-
-def test_held_out_overlaps_are_not_those_of_the_fit() -> None:
-    """With few photons and few edges the fit follows noise: held-out edges must show it."""
-    tiles, places = make_tiles(vignette(64), 5, grid=(3, 3), electrons=30)
-    measures = measure(tiles, places, cpu_backend(), 1)
-    cells = measures.cells
-    fit = fit_flat(cells, measures.blocks, OFFSET_COUNTS, 0.0)
-    places_px = cells.place_first, cells.place_second
-    at = [np.exp(flat_basis.log_flat(fit.coefficient, place)) for place in places_px]
-    assert fit.held_out > fit.differences.rms(
-        relative_difference(cells, at[0], at[1], OFFSET_COUNTS)
-    )
 
 
 @pytest.mark.shared

@@ -20,7 +20,6 @@ from tilewright.errors import ProcessingError
 from tilewright.io.results.illumination import Illumination
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.stitch.blending import fuse, make_correction, tile_span
-from tilewright.stages.stitch.fuse import overlap_px
 
 
 def test_chunks_give_what_one_piece_gives(tmp_path: Path, cpu: Backend) -> None:
@@ -68,21 +67,6 @@ def test_each_plane_of_each_tile_is_decoded_once(tmp_path: Path, workers: int) -
     tiles = Counted(**vars(make_tiles(planes=3)))
     run(tiles, tmp_path / "m.zarr", chunk_px=16, backend=cpu_backend(workers))
     assert sorted(seen) == [(tile, z) for tile in range(12) for z in range(3)]
-
-
-def test_memory_holds_few_rows_of_tiles(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tilewright.stages.tile_planes import TilePlanes
-
-    held, load = [], TilePlanes.load
-
-    def watch(self: TilePlanes, z: int, members: Any) -> None:
-        load(self, z, members)
-        held.append(len(self._reads))
-
-    monkeypatch.setattr(TilePlanes, "load", watch)
-    run(make_tiles(rows=20, cols=3), tmp_path / "m.zarr", chunk_px=32)
-    # Three rows of chunks of 32 touch four rows of tiles at most.
-    assert max(held) <= 4 * 3
 
 
 def test_positions_are_matched_by_name(tmp_path: Path) -> None:
@@ -144,12 +128,6 @@ def test_misfits_are_named(tmp_path: Path) -> None:
         with pytest.raises(ProcessingError, match=message):
             run(tiles, tmp_path / "m.zarr", illumination=field)
     assert not list(tmp_path.iterdir())
-
-
-def test_overlap_is_the_median_of_neighbours() -> None:
-    places = np.array([[0, 0], [0, 90.0], [92, 0], [91, 91]])
-    assert overlap_px(places, (100, 100)) == 9
-    assert overlap_px(places * 2, (100, 100)) == 0
 
 
 def test_another_device_stitches_the_same(tmp_path: Path, other: Backend) -> None:

@@ -4,8 +4,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from tests.stages.tile_positions.position_runs import CPU, SIZE, Floats, grid, located
 from tests.support.array_tiles import ArrayTiles
@@ -15,7 +13,6 @@ from tilewright.io.results.positions import read_edges, read_positions
 from tilewright.kernels.tile_positions.displacements import Overlaps
 from tilewright.kernels.tile_positions.overlap_strips import neighbours
 from tilewright.kernels.tile_positions.position_solve import solve_positions
-from tilewright.kernels.tile_positions.tile_layout import is_sure, rank_grids
 from tilewright.stages.tile_positions.locate import TileLocations, write_located
 
 
@@ -166,18 +163,6 @@ def stage(rows: int, cols: int, rng: np.random.Generator, jitter: float) -> tupl
     return row, nominal, true, pairs, true[pairs[:, 1]] - true[pairs[:, 0]]
 
 
-@settings(max_examples=25)
-@given(st.integers(2, 6), st.integers(2, 6), st.integers(0, 2**31))
-def test_solver_recovers_exact_displacements(rows: int, cols: int, seed: int) -> None:
-    row, nominal, true, pairs, exact = stage(rows, cols, np.random.default_rng(seed), 3.0)
-    probability, sigma = np.full(len(pairs), 1e-9), np.full(exact.shape, 0.01)
-    overlaps = Overlaps(pairs, exact, sigma, np.ones(len(pairs)), probability)
-    found = solve_positions(nominal, row, overlaps, 20.0)
-    error = found.position_px - true
-    assert np.abs(error - error.mean(axis=0)).max() < 0.01
-    assert found.accepted.all()
-
-
 def test_solver_gives_up_false_edges() -> None:
     row, nominal, true, pairs, exact = stage(6, 6, rng := np.random.default_rng(1), 2.0)
     measured = exact + rng.normal(0, 0.02, exact.shape)
@@ -192,26 +177,6 @@ def test_solver_gives_up_false_edges() -> None:
     error -= error.mean(axis=0)
     assert rmse(error) < 0.03
     assert 0.3 < rmse(error / found.sigma_px[:, None]) < 2.0
-
-
-def test_neighbours_share_a_side() -> None:
-    nominal = np.mgrid[:3, :4].reshape(2, -1).T * 40.0  # 60 % overlap
-    pairs, axis = neighbours(nominal, (100, 100))
-    assert len(pairs) == 3 * 3 + 2 * 4
-    step = nominal[pairs[:, 1]] - nominal[pairs[:, 0]]
-    np.testing.assert_array_equal(step[axis == 1], [[0.0, 40.0]] * 9)
-    np.testing.assert_array_equal(step[axis == 0], [[40.0, 0.0]] * 8)
-
-
-@pytest.mark.shared
-def test_brain_tiles_come_as_a_snake(shared: Path) -> None:
-    import tifffile
-
-    files = sorted((shared / "data" / "brain-tiles").glob("*.tif"))[:54]
-    tiles = np.stack([tifffile.imread(f)[::2, ::2] for f in files]).astype(np.float32)
-    ranked = rank_grids(CPU, tiles, [(6, 9), (9, 6), (3, 18), (2, 27)], np.arange(54))
-    assert ranked[0][:3] == (6, 9, "snake_left_down")
-    assert is_sure(ranked)
 
 
 @pytest.mark.parametrize("seed", [23, 31])

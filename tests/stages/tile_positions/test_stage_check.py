@@ -43,22 +43,6 @@ def test_positions_that_overlaps_confirm_are_no_problem(cpu: Backend) -> None:
     assert stage_problem(blank, backend=cpu) == "", "nothing contradicts them"
 
 
-@pytest.mark.parametrize(
-    ("matrix", "kind"),
-    [
-        (np.eye(2)[::-1], "the axes of the stage are swapped"),
-        (np.diag([1.0, -1.0]), "x mirrored"),
-        (np.diag([-1.0, 1.0]), "y mirrored"),
-        (-np.eye(2), "y mirrored, x mirrored"),
-        (turn(5.0), r"the camera is turned by [45]\.\d degrees"),
-        (turn(-5.0) @ np.eye(2)[::-1], r"swapped, the camera is turned by [45]\.\d degrees"),
-    ],
-)
-def test_what_is_wrong_with_positions_is_named(cpu: Backend, matrix: Floats, kind: str) -> None:
-    told = problem(cpu, matrix)
-    assert re.search(rf": .*{kind}; correct y and x of the tiles table", told), told
-
-
 def test_neighbours_are_told_with_both_numbers(cpu: Backend) -> None:
     told = problem(cpu, 1.0737 * np.eye(2))
     numbers = re.search(

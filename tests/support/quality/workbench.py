@@ -66,8 +66,6 @@ DESIGN: dict[str, Any] = {
     "lost_share": 0.0,
 }
 SAMPLE = "tonsil"
-#: Middles of the overlaps.
-BORDERS_PX = (185, 355)
 CHUNK_PX = 192
 CYCLES, CHANNELS = (1, 2), ("1", "2")
 #: Inputs of the quality stages to the name of the file in the layout.
