@@ -34,7 +34,7 @@ def test_emission_given_as_such_stays() -> None:
 
 @given(st.lists(st.sampled_from(["DAPI", "DAPI_1", "DAPI_2", "DAPI_1_1", "CD8"])))
 def test_unique_names_are_unique_and_keep_their_stem(names: list[str]) -> None:
-    unique = unique_names(names)
+    unique = unique_names(names, range(len(names)))
     assert len(set(unique)) == len(unique) == len(names)
     for before, after in zip(names, unique, strict=True):
         assert after == before if names.count(before) == 1 else after.startswith(f"{before}_")
