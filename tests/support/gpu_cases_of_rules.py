@@ -27,6 +27,7 @@ from tilewright.kernels.noise import photon_transfer
 from tilewright.kernels.register.alignment import bandpass_sqrt, coarse_alignment, grey_levels
 from tilewright.kernels.register.background import subtract
 from tilewright.kernels.register.block_shifts import (
+    hann,
     overlapping_blocks,
     refine_shifts,
     search_shifts,
@@ -206,8 +207,9 @@ def _registration(backend: Backend, plane: Any) -> Iterator[Case]:
     yield _case("coarse alignment", coarse, image)
     side = image.shape[0] // 32 * 32
     first, second = (overlapping_blocks(backend, v[:side, :side], 32) for v in (seen, turned))
+    window = hann(backend, 64)
     yield _case("shifts of blocks", lambda: search_shifts(
-        backend, first, second, (12, 12)
+        backend, first * window, second * window, (12, 12)
     ).shift_px, image)  # fmt: skip
     yield _case("shifts of blocks refined", lambda: refine_shifts(
         backend, first, first * np.float32(0.9), backend.xp.ones(first.shape, np.float32)

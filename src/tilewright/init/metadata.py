@@ -123,10 +123,11 @@ def _with_markers(
 ) -> Metadata:
     """Return metadata with a markers table, the reference channels by their names."""
     of = [known.get(key, OmeChannel()) for key in channels]
-    names = unique_names(
+    named = [
         printable((channel.name or "").strip(), _NAME_LENGTH) or f"cycle{cycle}_channel{token}"
         for (cycle, token), channel in zip(channels, of, strict=True)
-    )
+    ]
+    names = unique_names(named, [cycle for cycle, _ in channels])
     names = ["" if is_formula(name) else name for name in names]
     stained: dict[int, list[str]] = {cycle: [] for cycle, _ in channels}
     for (cycle, token), channel in zip(channels, of, strict=True):

@@ -114,18 +114,22 @@ def parse_exposure_times(
     return _exposures(list(csv.reader(lines)), per_cycle)
 
 
-def unique_names(names: Iterable[str]) -> list[str]:
-    """Return the names with a number appended to duplicates, as MCMICRO does.
+def unique_names(names: Iterable[str], cycles: Iterable[int]) -> list[str]:
+    """Return the names with the number of their cycle behind those of several channels.
 
-    >>> unique_names(["DAPI", "CD8", "DAPI", "DAPI_1"])
+    A number that is taken is counted on.
+
+    >>> unique_names(["DAPI", "DAPI", "CD8", "DAPI"], [0, 1, 1, 2])
+    ['DAPI_0', 'DAPI_1', 'CD8', 'DAPI_2']
+    >>> unique_names(["DAPI", "CD8", "DAPI", "DAPI_1"], [1, 1, 2, 2])
     ['DAPI_2', 'CD8', 'DAPI_3', 'DAPI_1']
     """
     names = list(names)
     used = {name for name in names if names.count(name) == 1}
     unique = []
-    for name in names:
+    for name, cycle in zip(names, cycles, strict=True):
         if names.count(name) > 1:
-            name = next(one for n in count(1) if (one := f"{name}_{n}") not in used)
+            name = next(one for n in count(cycle) if (one := f"{name}_{n}") not in used)
             used.add(name)
         unique.append(name)
     return unique
