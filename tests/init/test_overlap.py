@@ -14,7 +14,12 @@ from tilewright.config.checks import check_raw
 from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
 from tilewright.errors import ConfigError
+from tilewright.init import place_tiles
 from tilewright.init.folder import InitResult, create_experiment
+from tilewright.init.tile_set import GridOptions, TileSet
+from tilewright.io.formats.common import RawPlane
+from tilewright.io.inputs.codex_metadata import CodexExperiment
+from tilewright.kernels.tile_positions.stage_map import StageMap
 from tilewright.kernels.tile_positions.tile_order import tile_places
 
 SIDE = 256
@@ -120,3 +125,16 @@ def test_the_check_before_a_run_compares(tmp_path: Path, named: str) -> None:
         )
         with pytest.raises(ConfigError, match=said):
             check_raw(experiment, layout)
+
+
+@pytest.mark.parametrize(("matched", "asked"), [(4, True), (5, False)])
+def test_a_step_that_few_overlaps_show_is_asked(
+    monkeypatch: pytest.MonkeyPatch, matched: int, asked: bool
+) -> None:
+    corners = [RawPlane(1, "1", None, f"r{k}.tif", row=0, col=k) for k in range(2)]
+    tiles = TileSet({plane.tile_name: [plane] for plane in corners}, "1", (224, 224))
+    found = StageMap(np.eye(2), np.array([[0.0, 190.0]]), matched, 7, ())
+    monkeypatch.setattr(place_tiles, "_fit", lambda _: found)
+    monkeypatch.setattr(place_tiles, "_problem", lambda _: "")
+    placed = place_tiles.place_tiles({("", 1): tiles}, GridOptions(), CodexExperiment(), 0.3, {})
+    assert any("--overlap" in text for text in placed["", 1].unknown) == asked
