@@ -1,11 +1,16 @@
 """YAML that people wrote: each key once, and the line of what is wrong."""
 
+import itertools
 from typing import Any
 
 import yaml
 from yaml.error import MarkedYAMLError
 
 from tilewright.runtime.text import printable
+
+#: Brackets within each other: PyYAML takes seconds for thousands of them, and a configuration has
+#: three.
+_DEEPEST = 100
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -46,6 +51,9 @@ def load_yaml(text: str, source: object) -> Any:
     ValueError: config.yaml is not YAML: line 2, column 2: expected ',' or ']', but got ':'
     """
     try:
+        depths = itertools.accumulate((c in "[{") - (c in "]}") for c in text)
+        if max(depths, default=0) > _DEEPEST:
+            raise RecursionError
         return yaml.load(text, _StrictLoader)
     except MarkedYAMLError as error:
         mark = error.problem_mark

@@ -161,7 +161,7 @@ DAMAGES = {
         f.nuclei(f.cut_off(3 / 4, f.dim_noise)), "lost_tissue", "2/.*% lost"
     ),
     "a cycle whose tiles end at four fifths of the reference": Damage(
-        f.nuclei(f.cut_off(4 / 5)), "lost_tissue", "2/.*right border"
+        f.nuclei(f.cut_off(4 / 5)), "lost_tissue", "2/.*% not imaged; most near"
     ),
     "a fifth of the section folded over": Damage(f.nuclei(f.folded), "poor_blocks", "2/"),
     "a section that bends by 6 px within 90 px": Damage(f.nuclei(f.wavy), "local_error_px", "2/"),
