@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
-from skimage.filters import apply_hysteresis_threshold
 
 from tilewright.kernels.backend import Floats
 
@@ -103,10 +102,8 @@ def find_dust(sums: NDArray[np.float32], offset_counts: float) -> SensorDust | N
     sigma = np.where(beside < 0, -beside, 0) / error
     agree = (parts < beside / 2).sum(axis=0) >= _GROUPS - 1
     sigma[~agree | (tiles < _LEAST_TILES)] = 0
-    deep = apply_hysteresis_threshold(np.where(beside < -_LEAST, sigma, 0), _SIGMA, _SIGMA)
-    labels, _ = ndimage.label(sigma > _EDGE_SIGMA)
-    shown = np.isin(labels, np.unique(labels[deep & (labels > 0)]))
-    shown &= labels > 0
+    deep = (beside < -_LEAST) & (sigma > _SIGMA)
+    shown = ndimage.binary_propagation(deep, mask=sigma > _EDGE_SIGMA)
     if not shown.any():
         return None
     gain = beside

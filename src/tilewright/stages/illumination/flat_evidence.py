@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -75,10 +76,14 @@ class ChannelFit:
         """Whether overlaps were fitted."""
         return self.edges >= MIN_EDGES and self.cells >= MIN_CELLS
 
+    @cached_property
+    def shows_cores(self) -> bool:
+        """Whether tissue has a preferred place in the tile, as dust has, and none is empty."""
+        return tissue_and_background(_some(self.measures.blocks)) is not None
+
     def dust(self) -> SensorDust | None:
         """Return the dust on the sensor; None without any, or where tiles cannot tell."""
-        # Tissue of a core has a preferred place in the tile, as dust has.
-        if self.fit is None or tissue_and_background(_some(self.measures.blocks)) is not None:
+        if self.fit is None or self.shows_cores:
             return None
         return find_dust(self.measures.dust, self.offset_counts)
 
@@ -187,7 +192,7 @@ def _with_dark_field(found: ChannelFit) -> ChannelFit:
     """Fit once more with offset and dark-field by empty tiles, if both are known well."""
     measures = found.measures
     # The darkest tiles of cores of a tissue microarray are not empty.
-    if found.fit is None or tissue_and_background(_some(measures.blocks)) is not None:
+    if found.fit is None or found.shows_cores:
         return found
     shape = (measures.blocks.shape[1], measures.blocks.shape[2])
     empty = empty_tiles(measures.blocks, found.fit.flat(shape).astype(np.float64))
