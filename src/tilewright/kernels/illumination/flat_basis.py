@@ -3,7 +3,7 @@
 from functools import lru_cache
 
 import numpy as np
-from numpy.polynomial.legendre import legval2d, legvander
+from numpy.polynomial.legendre import legvander
 from numpy.typing import NDArray
 
 from tilewright.kernels.backend import Floats, Ints
@@ -37,7 +37,9 @@ def legendre_design(place: Floats, order: int = MAX_ORDER) -> Floats:
 
 def log_flat(coefficient: Floats, place: Floats) -> Floats:
     """Return the log flat-field, up to a constant, at ``place`` (m, 2); between -20 and 20."""
-    value = legval2d(place[:, 0], place[:, 1], _grid(coefficient))
+    grid = _grid(coefficient)
+    y, x = (legvander(axis, grid.shape[0] - 1) for axis in place.T)
+    value = np.einsum("mi,mi->m", y @ grid, x)
     return np.asarray(np.clip(value, -_LARGEST, _LARGEST), dtype=np.float64)
 
 

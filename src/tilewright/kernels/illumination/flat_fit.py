@@ -38,6 +38,9 @@ _LOW = 0.3
 _SIZES = (0.003, 0.01, 0.03, 0.1)
 _FALLS = (0.3, 0.5, 0.7, 0.9, 1.0)
 _ITERATIONS = 12
+#: Change of the log flat-field, as rms over the tile, and of the offset, of the last iteration: a
+#: thirtieth of the least error, and the digit to which an offset is written.
+_CONVERGED, _CONVERGED_COUNTS = 1e-4, 0.1
 #: Iterations on overlaps alone, where there are any: about a wrong flat-field dim tiles mislead.
 _OVERLAPS_FIRST = 3
 #: Standard deviation in counts of an offset that is given.
@@ -109,9 +112,12 @@ def fit_flat(
         data = reduce(operator.add, parts)
         if iteration >= _OVERLAPS_FIRST or not len(cells):
             data += tile_information(images, mean, tells_offset=not len(cells))
-        posterior = _with_likeliest_prior(data, offset)
+        posterior, before = _with_likeliest_prior(data, offset), mean
         mean = posterior.mean()
         mean[-1] = np.clip(mean[-1], 0.0, max(offset[0] + 2.0 * offset[1], 0.0))
+        moved, counts = np.linalg.norm((mean - before)[:-1]), abs(mean[-1] - before[-1])
+        if iteration > _OVERLAPS_FIRST and moved < _CONVERGED and counts < _CONVERGED_COUNTS:
+            break
     compared = differences(cells, mean[:-1], mean[-1], robust=True)
     held_out = compared.rms(_held_out(compared, parts, fold, posterior))
     covariance: Floats = np.asarray(np.linalg.inv(posterior.matrix), np.float64)
