@@ -343,6 +343,24 @@ def test_channels_of_a_camera_know_its_offset_together() -> None:
     assert relative_rmse(alone.flat, truth) < 0.03 + numbers["flat_error"]
 
 
+def test_a_channel_keeps_an_offset_that_others_know_worse() -> None:
+    """Of dim nuclei beside a bright, hazy marker the offset became 230 counts, and they black."""
+    backend = cpu_backend(2)
+    tiles, places = make_tiles(
+        vignette(SIZE, 0.05), 1, electrons=1000.0, haze=200.0, grid=(3, 3), empty=0.0
+    )
+    light = tiles.stack - OFFSET_COUNTS
+    dim = 0.04 * light + np.random.default_rng(5).normal(0, 3, light.shape)
+    bright = np.minimum(3 * light, np.quantile(3 * light, 0.98))  # saturated
+    made = [
+        dataclasses.replace(tiles, stack=np.rint(OFFSET_COUNTS + counts).astype(np.uint16))
+        for counts in (dim, bright)
+    ]
+    measures = [measure(one, places, backend) for one in made]
+    (_, numbers), _ = estimate_channels(measures, [(None, None)] * 2, backend=backend)
+    assert numbers["offset_counts"] == pytest.approx(OFFSET_COUNTS, abs=3.0)
+
+
 def test_cameras_keep_their_offsets_and_zeros_are_survived() -> None:
     tiles, places = make_tiles(vignette(SIZE, 0.4), 3, grid=(4, 4))
     stack = tiles.stack
