@@ -10,6 +10,7 @@ from scipy import ndimage
 
 from tests.support.wavy_stack import PEDESTAL, PLANES, SIZE, wavy
 from tilewright.kernels.backend import Backend
+from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
 from tilewright.kernels.edf import focus
 from tilewright.kernels.edf.planes import damaged_planes, focus_ends, sample_planes
 from tilewright.kernels.noise import NoiseModel
@@ -131,9 +132,27 @@ def debris(z: float) -> Stack:
     return np.asarray(np.minimum(wavy(1)[0][2:7] + light, 65535), np.uint16)
 
 
+def flat(planes: int, focus: float) -> Stack:
+    """Return a thin section in focus at a plane or between two, 20x/0.75, steps of 1.5 µm."""
+    rng = random()
+    y, x = rng.integers(0, SIZE, (2, SIZE * SIZE // 60))
+    light = np.zeros((SIZE, SIZE))
+    np.add.at(light, (y, x), rng.uniform(500, 3000, len(y)))
+    light = ndimage.gaussian_filter(light, 2.0, mode="wrap") * 20
+    psf = gibson_lanni(Optics(0.75, 461.0, 1.0, 1.44), (0.75, 0.325, 0.325), 33, max_lateral_px=129)
+    at = [round(16 + 2 * (z - focus)) for z in range(planes)]
+    edge = SIZE - psf.shape[1]
+    blurred = [np.fft.rfft2(np.pad(psf[z], ((0, edge), (0, edge)))) for z in at]
+    stack = np.fft.irfft2(np.fft.rfft2(light) * np.array(blurred), light.shape)
+    return np.asarray(
+        rng.poisson(np.maximum(stack, 0)) + rng.normal(PEDESTAL, 2, stack.shape), np.uint16
+    )
+
+
 @pytest.mark.parametrize(
     "make",
     [
+        *(lambda n=n, focus=n // 2 - off: flat(n, focus) for n in (3, 5, 7) for off in (0, 0.5)),
         *(lambda seed=seed: wavy(seed)[0] for seed in (1, 2, 3, 4)),
         *(lambda z=z: debris(z) for z in (1.5, 2.4, 2.7)),
         lambda: np.rint(random().normal(PEDESTAL, 3, SHAPE)).astype(np.uint16),
@@ -141,6 +160,7 @@ def debris(z: float) -> Stack:
         lambda: np.stack([np.roll(plane, z, axis=0) for z, plane in enumerate(wavy(8)[0])]),
     ],
     ids=[
+        *(f"flat {n}, {off}" for n in (3, 5, 7) for off in (0, 0.5)),
         *"1234",
         "debris 1.5",
         "debris 2.4",

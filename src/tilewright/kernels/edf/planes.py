@@ -25,6 +25,11 @@ _LEAST_DIFFERENCE, _LEAST_DETOUR = 0.1, 0.48
 #: An end plane has one neighbour: it must differ so many times as much from it as that one from the
 #: next. Good ones: up to 1.8.
 _END_FACTOR = 3.0
+#: Planes on either side of flat tissue's focus are alike, and interpolate nothing of those between:
+#: a plane is in place that holds this share of what varies in its neighbours, or they of it. Of 48
+#: stacks of flat tissue (cells of 2 to 12 µm, 20x/0.75 and 40x/0.95) the plane in focus was left
+#: out of 25 without this rule, and of none with 0.95 to 1; with 0.95 a displaced plane is missed.
+_HELD = 0.99
 #: A plane with less than this share of the stack's usual light is black.
 _BLACK = 0.05
 #: What is so many times as bright as all but 2 % of a sample is debris. It reaches so many blocks,
@@ -41,6 +46,8 @@ class PlaneSample(NamedTuple):
 
     products: Floats
     """float64 (n, n): mean products of the light of two planes in blocks, free of noise."""
+    light: Floats
+    """float64 (n,): mean light of a plane in the same blocks."""
     power: Floats
     """float64 (n,): mean square of the light of a plane's pixels, noise included."""
     finite: Bools
@@ -79,8 +86,9 @@ def sample_planes(stack: NDArray[Any], pedestal_counts: float) -> PlaneSample:
     clear = _far_from_debris(light, blocks.max(axis=(2, 4)))
     power = np.square(blocks).mean(axis=(2, 4), dtype=np.float64)[:, clear].mean(axis=1)
     squares = cells(light, _SQUARE_PX).mean(axis=(-3, -1), dtype=np.float64)
-    products = _products(cells(squares, BLOCK_PX // _SQUARE_PX), clear)
-    return PlaneSample(products, power, finite, varied, copied, _sharpest(squares))
+    parts = cells(squares, BLOCK_PX // _SQUARE_PX)
+    products, mean = _products(parts, clear), parts.mean(axis=(2, 4))[:, clear].mean(axis=1)
+    return PlaneSample(products, mean, power, finite, varied, copied, _sharpest(squares))
 
 
 def _far_from_debris(light: NDArray[np.float32], brightest: NDArray[np.float32]) -> Bools:
@@ -163,26 +171,52 @@ def damaged_planes(samples: Sequence[PlaneSample]) -> list[DamagedPlane]:
             damaged[z] = f"a copy of plane {z}"
     good = [z for z in range(len(power)) if z not in damaged]
     rms = float(np.sqrt(np.median(power[good]))) if good else 0.0
-    while found := _misplaced(products, good, rms):
+    in_place = _in_place(samples, scales, good)
+    while found := _misplaced(products, in_place, good, rms):
         # Beside a misplaced plane others seem so too: the one without which the rest agree best.
         rest = {z: [n for n in good if n != z] for z in found}
-        left = {z: max(_misplaced(products, rest[z], rms).values(), default=0.0) for z in found}
+        excess = {z: _misplaced(products, in_place, rest[z], rms).values() for z in found}
+        left = {z: max(excess[z], default=0.0) for z in found}
         z = min(found, key=lambda n: (round(left[n], 6), -round(found[n], 6)))
         damaged[z] = f"{found[z]:.1f} times as far from the planes next to it as good ones may be"
         good = rest[z]
     return [DamagedPlane(z, damaged[z]) for z in sorted(damaged)]
 
 
-def _misplaced(products: Floats, good: list[int], rms: float) -> dict[int, float]:
+def _in_place(samples: Sequence[PlaneSample], scales: Sequence[float], good: list[int]) -> Bools:
+    """Return which planes (n, n) show the same tissue in other focus, as bool.
+
+    They have the same light, and one holds what varies in the other. None do where the detail of
+    good planes does not rise to one of them and fall behind it: some are exchanged.
+    """
+    varies = np.sum(
+        [
+            (s.products - np.outer(s.light, s.light)) / scale
+            for s, scale in zip(samples, scales, strict=True)
+        ],
+        axis=0,
+    )
+    light = np.sum([s.light / scale**0.5 for s, scale in zip(samples, scales, strict=True)], axis=0)
+    detail = np.diag(varies)
+    top = max(range(len(good)), key=lambda k: detail[good[k]], default=0)
+    ordered = (np.diff(detail[good[: top + 1]]) >= 0).all() and (
+        np.diff(detail[good[top:]]) <= 0
+    ).all()
+    same = np.abs(light[:, None] - light) < _LEAST_DIFFERENCE * np.maximum(light[:, None], light)
+    return np.asarray(ordered & same & (varies >= _HELD * np.minimum(detail[:, None], detail)))
+
+
+def _misplaced(products: Floats, in_place: Bools, good: list[int], rms: float) -> dict[int, float]:
     """Return which of the good planes depart from their neighbours, by how many times the limit.
 
     ``rms`` is the usual root mean square of the light.
     """
     if len(good) < 3:
         return {}
-
     found = {}
     for i, z in enumerate(good):
+        if in_place[z, [*good[max(i - 1, 0) : i], *good[i + 1 : i + 2]]].all():
+            continue
         if 0 < i < len(good) - 1:
             a, b = good[i - 1], good[i + 1]
             near, steps = (b - z) / (b - a), float((z - a) * (b - z))
