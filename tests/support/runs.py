@@ -113,9 +113,9 @@ class Run:
             sys.executable,
             "-m",
             "snakemake",
-            *args,
             "--snakefile",
             str(REPO / "workflow/Snakefile"),
+            *args,
             "--configfile",
             str(self.config),
         ]

@@ -1,12 +1,13 @@
 """Stacks go when nothing needs them, and a rerun does what its dry run said."""
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 import tifffile
 
-from tests.support.runs import TINY, Run, digests, job_counts, make_run
+from tests.support.runs import REPO, TINY, Run, digests, job_counts, make_run
 
 pytestmark = pytest.mark.workflow
 
@@ -46,6 +47,13 @@ def test_stacks_go_when_nothing_needs_them(done: Run) -> None:
     done.snakemake("deconvolution")
     assert len(stacks(done)) == 2  # they stay where they are asked for
     assert not done.planned(*TARGETS).keys() & {"stitch", "deconvolve"}
+
+
+def test_another_installation_runs_nothing_again(done: Run, tmp_path: Path) -> None:
+    done.snakemake(*TARGETS)
+    for folder in ("workflow", "scripts", "profiles"):  # of a later time than all results
+        shutil.copytree(REPO / folder, tmp_path / folder, copy_function=shutil.copyfile)
+    assert done.planned(*TARGETS, "--snakefile", str(tmp_path / "workflow/Snakefile")) == {}
 
 
 @pytest.mark.long
