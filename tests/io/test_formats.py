@@ -220,6 +220,12 @@ OME = """<OME xmlns="http://www.openmicroscopy.org/Schemas/OME/2016-06"><Image I
 <Channel Name="DAPI" EmissionWavelength="461"/><Channel/>{data}{plane}</Pixels></Image></OME>"""
 
 
+TURRET = (
+    '<Objective ID="O:0" LensNA="0.1" Immersion="Air"/>'
+    '<Objective ID="O:1" LensNA="1.2" Immersion="Water"/>'
+)
+
+
 def ome(order: str = "XYCZT", data: str = "<TiffData/>", plane: str = "", **fields: str) -> str:
     return OME.format(order=order, data=data, plane=plane, **{"size": "", "t": "1", **fields})
 
@@ -278,6 +284,24 @@ def test_wavelengths_and_times_in_their_units() -> None:
     for unit, ms in (("s", 2000.0), ("ms", 2.0), ("µs", 0.002), ("fortnight", None)):
         plane = f'<Plane TheC="0" ExposureTime="2" ExposureTimeUnit="{unit}"/>'
         assert parse_ome_xml(ome(plane=plane), "a.tif")[0].channels[0].exposure_ms == ms
+
+
+@pytest.mark.parametrize(
+    ("lenses", "settings", "expected"),
+    [
+        ('<Objective LensNA="0.75" Immersion="Air"/>', "", (0.75, 1.0)),
+        ('<Objective LensNA="0.8" Immersion="Glycerol"/>', "", (0.8, None)),
+        (TURRET, '<ObjectiveSettings ID="O:1"/>', (1.2, 1.333)),
+        (TURRET, '<ObjectiveSettings ID="O:1" RefractiveIndex="1.34"/>', (1.2, 1.34)),
+        (TURRET, "", (None, None)),
+    ],
+)
+def test_the_objective_in_use(
+    lenses: str, settings: str, expected: tuple[float | None, float | None]
+) -> None:
+    xml = ome().replace('<Image ID="Image:0">', f'{lenses}<Image ID="Image:0">{settings}')
+    (image,) = parse_ome_xml(xml, "a.tif")
+    assert (image.numerical_aperture, image.immersion_refractive_index) == expected
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:

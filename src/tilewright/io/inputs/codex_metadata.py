@@ -15,6 +15,7 @@ import yaml
 
 from tilewright.errors import RawDataError
 from tilewright.io.numbers import finite
+from tilewright.io.tiff.ome_xml import immersion_refractive_index
 
 
 @dataclass(frozen=True)
@@ -66,8 +67,7 @@ def parse_experiment(text: str, source: str = "experiment.json") -> CodexExperim
         for name, aliases in _tables()["aliases"].items()
     }
     kinds = [values.get(name) for name in ("objectivetype", "immersionmedium")]
-    indices = _tables()["immersion_refractive_index"]
-    immersion = next((indices.get(kind.lower()) for kind in kinds if isinstance(kind, str)), None)
+    immersion = next((kind for kind in kinds if isinstance(kind, str)), None)
     emission = _numbers(values.get("emissionwavelengths"))
     return CodexExperiment(
         cycles=_integer(numbers["cycles"]),
@@ -79,7 +79,7 @@ def parse_experiment(text: str, source: str = "experiment.json") -> CodexExperim
         pixel_um=_length_um(numbers["pixel"]),
         z_step_um=_length_um(numbers["z_step"]),
         numerical_aperture=numbers["aperture"] or None,
-        immersion_refractive_index=immersion,
+        immersion_refractive_index=immersion_refractive_index(immersion),
         reference_cycle=_integer(numbers["reference_cycle"]),
         reference_channel=_integer(numbers["reference_channel"]),
         wavelengths_nm=emission or _numbers(values.get("wavelengths")),

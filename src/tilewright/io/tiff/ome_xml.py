@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 #: ms per unit of time.
 _MS = {"s": 1e3, "ms": 1.0, "µs": 1e-3, "μs": 1e-3, "ns": 1e-6, "min": 6e4}
 _ORDERS = {f"XY{''.join(axes)}" for axes in permutations("ZCT")}
+#: By OME's and CODEX's names in small letters; that of glycerol depends on its share of water.
+_REFRACTIVE_INDICES = {"air": 1.0, "dry": 1.0, "water": 1.333, "waterdipping": 1.333, "oil": 1.515}
 #: No tile has more: 100 channels of 1,000 z-planes.
 MOST_PLANES = 100_000
 
@@ -120,14 +122,13 @@ class _BadXmlError(ValueError):
 
 
 def _images(root: ElementTree.Element) -> Iterator[OmeImage]:
-    lens = next(elements_named(root, "Objective"), None)
-    medium = next(elements_named(root, "ObjectiveSettings"), None)
+    lenses = list(elements_named(root, "Objective"))
     for number, image in enumerate(elements_named(root, "Image")):
         pixels = next(elements_named(image, "Pixels"), None)
         if pixels is None:
             continue
         try:
-            yield _image(image, pixels, lens, medium)
+            yield _image(image, pixels, lenses)
         except _BadXmlError as error:
             raise _BadXmlError(
                 f"image {number} ({image.get('Name', '')[:80]!r}): {error}"
@@ -149,10 +150,7 @@ def check_sizes(xml: str, source: str) -> None:
 
 
 def _image(
-    image: ElementTree.Element,
-    pixels: ElementTree.Element,
-    lens: ElementTree.Element | None,
-    medium: ElementTree.Element | None,
+    image: ElementTree.Element, pixels: ElementTree.Element, lenses: list[ElementTree.Element]
 ) -> OmeImage:
     sizes = _sizes(pixels)
     if sizes["T"] > 1:
@@ -163,15 +161,39 @@ def _image(
     keys = key.format("Y"), key.format("X")
     in_px = position is not None and all(position.get(f"{k}Unit") == "pixel" for k in keys)
     y, x = (_number(position, k) if in_px else _length(position, k) for k in keys)
+    aperture, index = _optics(image, lenses)
     return replace(
         _described(pixels, sizes["C"]),
         planes=_planes(pixels, sizes),
         y=y,
         x=x,
         position_in_px=in_px,
-        numerical_aperture=_positive(_number(lens, "LensNA")),
-        immersion_refractive_index=_positive(_number(medium, "RefractiveIndex")),
+        numerical_aperture=aperture,
+        immersion_refractive_index=index,
     )
+
+
+def _optics(
+    image: ElementTree.Element, lenses: list[ElementTree.Element]
+) -> tuple[float | None, float | None]:
+    """Return aperture and immersion's index of the objective in use: of several, the one named."""
+    used = next(elements_named(image, "ObjectiveSettings"), None)
+    if used is not None and len(lenses) > 1:
+        lenses = [lens for lens in lenses if lens.get("ID") == used.get("ID")]
+    lens = lenses[0] if len(lenses) == 1 else None
+    index = _positive(_number(used, "RefractiveIndex"))
+    immersion = lens.get("Immersion") if lens is not None else None
+    aperture = _positive(_number(lens, "LensNA"))
+    return aperture, index or immersion_refractive_index(immersion)
+
+
+def immersion_refractive_index(immersion: str | None) -> float | None:
+    """Return the refractive index of an immersion by its name; None where it varies.
+
+    >>> immersion_refractive_index("Air"), immersion_refractive_index("Glycerol")
+    (1.0, None)
+    """
+    return _REFRACTIVE_INDICES.get((immersion or "").lower())
 
 
 def elements_named(element: ElementTree.Element, name: str) -> Iterator[ElementTree.Element]:
