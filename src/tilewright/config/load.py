@@ -7,7 +7,7 @@ built, in messages that name the key or file.
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from pydantic import ValidationError
 
@@ -88,6 +88,16 @@ def _key_of(problem: Any) -> tuple[str, ...]:
     return first, *(part for part in rest if not _VALUE_TYPE.match(part))
 
 
+def _keys_beside(location: tuple[str, ...]) -> list[str]:
+    """Return the keys of the section in which a key lies."""
+    section: type[Section] = Settings
+    for name in location[:-1]:
+        if name in section.model_fields:  # not the name of a metric or a rule
+            kind = section.model_fields[name].annotation
+            section = next(t for t in (kind, *get_args(kind)) if t in Section.__subclasses__())
+    return list(section.model_fields)
+
+
 def _message(problem: Any) -> str:
     """Return the message for one pydantic problem."""
     location, value = _key_of(problem), problem.get("input")
@@ -95,7 +105,7 @@ def _message(problem: Any) -> str:
     if problem["type"] == "extra_forbidden":
         models = Section.__subclasses__()
         names = sorted({name for model in models for name in model.model_fields})
-        return f"unknown key '{key}'; {suggestion(location[-1], names)}"
+        return f"unknown key '{key}'; {suggestion(location[-1], names, _keys_beside(location))}"
     if problem["type"] == "missing":
         return f"the key '{key}' is missing; {where}"
     if value is None:

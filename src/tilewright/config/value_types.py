@@ -36,12 +36,13 @@ ResultsPath = Annotated[PathText, AfterValidator(_no_braces)]
 Positive = Annotated[float, Field(gt=0)]
 
 
-def suggestion(name: str, known: Iterable[str]) -> str:
-    """Return the most similar name as a question, else all names.
+def suggestion(name: str, known: Iterable[str], listed: Iterable[str] | None = None) -> str:
+    """Return the most similar name as a question, else all names, or those to be ``listed``.
 
     >>> suggestion("stich", ["stitch", "edf"]), suggestion("x", ["stitch", "edf"])
     ("did you mean 'stitch'?", 'known are stitch, edf')
     """
     names = list(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
-    return f"did you mean '{near[0]}'?" if near else f"known are {', '.join(names)}"
+    shown = names if listed is None else listed
+    return f"did you mean '{near[0]}'?" if near else f"known are {', '.join(shown)}"

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
 import yaml
 
 Verdict = Literal["pass", "warn", "fail"]
@@ -58,8 +59,14 @@ class Metric:
     """Whether it compares tiles with each other: it does not apply to a single one."""
 
     def format(self, value: float) -> str:
-        """Return a value with its unit, three significant digits."""
-        return f"{100 * value:.3g} %" if self.unit == "%" else f"{value:.3g} {self.unit}".rstrip()
+        """Return a value with its unit, three significant digits and no power of ten.
+
+        >>> METRICS["tile_brightness"].format(19.04), METRICS["contrast"].format(0.0123)
+        ('1900 %', '0.0123')
+        """
+        number = 100 * value if self.unit == "%" else value
+        digits = np.format_float_positional(number, precision=3, fractional=False, trim="-")
+        return f"{digits} {self.unit}".rstrip()
 
 
 @dataclass(frozen=True, kw_only=True)
