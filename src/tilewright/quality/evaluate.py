@@ -36,28 +36,41 @@ Files = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class StageQc:
-    """Quality of a channel, or of a cycle, at one stage."""
+    """Quality of a channel, or of a cycle, at one stage.
+
+    Attributes
+    ----------
+    items, numbers
+        Numbers with a verdict, and numbers without one.
+    view : Any
+        What the stage's ``draw`` shows.
+    """
 
     items: list[QcResult]
     numbers: Mapping[str, Any]
-    """Numbers with a verdict, and numbers without one."""
     view: Any
-    """What the stage's ``draw`` shows."""
 
 
 @dataclass(frozen=True)
 class QcRecord:
-    """Quality of one stage of one cycle, as in its JSON file."""
+    """Quality of one stage of one cycle, as in its JSON file.
+
+    Attributes
+    ----------
+    sample, cycle, stage
+        Of what the numbers are.
+    items, numbers
+        Numbers with a verdict, and numbers without one.
+    caption : str
+        What its picture shows; also the alternative text.
+    """
 
     sample: str
     cycle: int
     stage: str
-    """Of what the numbers are."""
     items: tuple[QcResult, ...]
     numbers: dict[str, Any]
-    """Numbers with a verdict, and numbers without one."""
     caption: str
-    """What its picture shows; also the alternative text."""
 
 
 def evaluate_stage(

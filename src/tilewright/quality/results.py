@@ -104,17 +104,23 @@ class QcContext:
 
 @dataclass(frozen=True)
 class ImageLocation:
-    """Where a number is worst; stages list theirs as ``places`` in their numbers."""
+    """Where a number is worst; stages list theirs as ``places`` in their numbers.
+
+    Attributes
+    ----------
+    metric : str
+        A key of ``METRICS``.
+    y_px, x_px : float
+        In the frame of the final image for the stages ``REGISTERED``, in that of the cycle's mosaic
+        for the others.
+    value : float | None
+        The number there, in the unit of the metric; ``None`` where it has none of its own.
+    """
 
     metric: str
-    """A key of ``METRICS``."""
     y_px: float
     x_px: float
-    """In the frame of the final image for the stages ``REGISTERED``, in that of the cycle's mosaic
-    for the others.
-    """
     value: float | None = None
-    """The number there, in the unit of the metric; ``None`` where it has none of its own."""
 
 
 class LocatedIssue(NamedTuple):

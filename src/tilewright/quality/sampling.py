@@ -115,20 +115,28 @@ def _starts(length: int, side: int) -> list[int]:
 
 @dataclass(frozen=True)
 class FocusScan:
-    """Sharpness through the stack at sampled blocks."""
+    """Sharpness through the stack at sampled blocks.
+
+    Attributes
+    ----------
+    blocks : list[tuple[int, int]]
+        Full-resolution origins.
+    side : int
+        Their size in px.
+    scores : float64 (blocks, z)
+        Band-ratio focus; NaN where a block has no signal.
+    best_plane : int
+        Plane that is sharpest over all blocks, each by shares of its best score; the middle one
+        where nothing has signal.
+    small : float32 (y, x)
+        That plane, ``factor`` times smaller.
+    """
 
     blocks: list[tuple[int, int]]
-    """Full-resolution origins."""
     side: int
-    """Their size in px."""
     scores: NDArray[np.float64]
-    """float64 (blocks, z): band-ratio focus; NaN where a block has no signal."""
     best_plane: int
-    """Plane that is sharpest over all blocks, each by shares of its best score; the middle one
-    where nothing has signal.
-    """
     small: NDArray[np.float32]
-    """float32 (y, x): that plane, ``factor`` times smaller."""
     factor: int
 
     @property

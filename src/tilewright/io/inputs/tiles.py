@@ -31,27 +31,38 @@ class RawPage(NamedTuple):
 
 @dataclass(frozen=True)
 class Tiles:
-    """Raw tiles of one cycle and channel, ordered by position; safe to read in threads."""
+    """Raw tiles of one cycle and channel, ordered by position; safe to read in threads.
+
+    Attributes
+    ----------
+    name : str (n,)
+        Name of each tile in the tiles table.
+    sample : str (n,)
+        Sample of each tile; "" where only one is open.
+    row, col : int64 (n,)
+        Rows and columns of nominal positions, see
+        :func:`~tilewright.kernels.tile_positions.tile_order.grid_places`.
+    nominal_px : float64 (n, 2)
+        Stage position (y, x) of each tile's first pixel.
+    shape : tuple[int, int, int]
+        (z, y, x) of every tile.
+    dtype : np.dtype[Any]
+        Type of the counts, uint8 or uint16.
+    pages : list[list[RawPage]]
+        By tile and z.
+    counts_per_unit : float | None
+        Where the files hold float32: what a value of 1 is in counts.
+    """
 
     name: NDArray[np.str_]
-    """str (n,): name of each tile in the tiles table."""
     sample: NDArray[np.str_]
-    """str (n,): sample of each tile; "" where only one is open."""
     row: NDArray[np.int64]
     col: NDArray[np.int64]
-    """int64 (n,): rows and columns of nominal positions, see
-    :func:`~tilewright.kernels.tile_positions.tile_order.grid_places`.
-    """
     nominal_px: NDArray[np.float64]
-    """float64 (n, 2): stage position (y, x) of each tile's first pixel."""
     shape: tuple[int, int, int]
-    """(z, y, x) of every tile."""
     dtype: np.dtype[Any]
-    """Type of the counts, uint8 or uint16."""
     pages: list[list[RawPage]]
-    """By tile and z."""
     counts_per_unit: float | None = None
-    """Where the files hold float32: what a value of 1 is in counts."""
 
     def path(self, tile: int, z: int) -> Path:
         """Return the file of one plane."""

@@ -29,14 +29,21 @@ CLIPPED_BELOW = "the histogram piles up there"
 
 @dataclass(frozen=True)
 class Illumination:
-    """Illumination of one cycle and channel."""
+    """Illumination of one cycle and channel.
+
+    Attributes
+    ----------
+    flat : float32 (y, x)
+        Relative sensitivity, mean 1, > 0.
+    dark : float32 (y, x)
+        Counts without light: the camera offset, or a dark-field.
+    pedestal : float
+        Counts at which corrected images keep zero light: the median of ``dark`` as an integer.
+    """
 
     flat: NDArray[np.float32]
-    """float32 (y, x): relative sensitivity, mean 1, > 0."""
     dark: NDArray[np.float32]
-    """float32 (y, x): counts without light: the camera offset, or a dark-field."""
     pedestal: float
-    """Counts at which corrected images keep zero light: the median of ``dark`` as an integer."""
 
     @classmethod
     def from_fields(cls, flat: NDArray[Any], dark: NDArray[Any] | float) -> Illumination:

@@ -15,25 +15,36 @@ from tilewright.io.results.result_file import result_file_errors, write_result
 
 @dataclass(frozen=True)
 class Subtraction:
-    """Subtraction of a background from one channel of the image."""
+    """Subtraction of a background from one channel of the image.
+
+    Attributes
+    ----------
+    cycle, channel, marker
+        The channel.
+    background : str
+        Marker whose image was subtracted.
+    method : {"exposure", "regression"}
+        Source of the factor.
+    factor : float
+        Factor by which the background was multiplied.
+    oversubtracted : float
+        Share of the subtracted light that the channel did not hold; ``nan``: none was subtracted.
+    emptied : float
+        Share of the pixels with light that have none left.
+    before, light : float32 (y, x)
+        Overviews of the registered channel and background before.
+    """
 
     cycle: int
     channel: str
     marker: str
-    """The channel."""
     background: str
-    """Marker whose image was subtracted."""
     method: str
-    """{"exposure", "regression"}: source of the factor."""
     factor: float
-    """Factor by which the background was multiplied."""
     oversubtracted: float
-    """Share of the subtracted light that the channel did not hold; ``nan``: none was subtracted."""
     emptied: float
-    """Share of the pixels with light that have none left."""
     before: NDArray[np.float32]
     light: NDArray[np.float32]
-    """float32 (y, x): overviews of the registered channel and background before."""
 
     @property
     def expected(self) -> NDArray[np.float32]:

@@ -29,31 +29,46 @@ _FIGURES_PX, _CHANNELS_PX, _COMPOSITES_PX = 70e6, 9e6, 4e6
 
 @dataclass(frozen=True, kw_only=True)
 class ReportInputs:
-    """Inputs of the report."""
+    """Inputs of the report.
+
+    Attributes
+    ----------
+    quality_paths, picture_paths : Sequence[Path]
+        JSON and PNG of each quality stage, in the same order.
+    images : Mapping[str, Path]
+        Sample → registered OME-Zarr; samples without one show no image.
+    channels : Sequence[Mapping[str, Any]]
+        cycle, channel, marker of each channel, in the order of the registered image.
+    reference_cycle : int
+        The cycle that the others are registered to.
+    reference_channels : Mapping[int, str]
+        The nuclear channel of each cycle.
+    software : Mapping[str, str]
+        Name → version, shown at the end.
+    config_text : str
+        The configuration as YAML, shown at the end.
+    thresholds : Mapping[str, Mapping[str, Any]]
+        ``qc.thresholds`` of the config.
+    ledger : Path | None
+        The ledger of the runs on a cluster; without it the page has no such section.
+    planes : Mapping[tuple[str, int, str], Path]
+        (sample, cycle, channel) → in-focus plane; problems without theirs show no crop of it.
+    waiting : Sequence[int]
+        Cycles of the markers table that were not processed.
+    """
 
     quality_paths: Sequence[Path]
     picture_paths: Sequence[Path]
-    """JSON and PNG of each quality stage, in the same order."""
     images: Mapping[str, Path]
-    """Sample → registered OME-Zarr; samples without one show no image."""
     channels: Sequence[Mapping[str, Any]]
-    """cycle, channel, marker of each channel, in the order of the registered image."""
     reference_cycle: int
-    """The cycle that the others are registered to."""
     reference_channels: Mapping[int, str]
-    """The nuclear channel of each cycle."""
     software: Mapping[str, str]
-    """Name → version, shown at the end."""
     config_text: str
-    """The configuration as YAML, shown at the end."""
     thresholds: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """``qc.thresholds`` of the config."""
     ledger: Path | None = None
-    """The ledger of the runs on a cluster; without it the page has no such section."""
     planes: Mapping[tuple[str, int, str], Path] = field(default_factory=dict)
-    """(sample, cycle, channel) → in-focus plane; problems without theirs show no crop of it."""
     waiting: Sequence[int] = ()
-    """Cycles of the markers table that were not processed."""
 
 
 def _sizes(figures: int, samples: int, channels: int) -> tuple[float, int, int]:

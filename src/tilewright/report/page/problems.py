@@ -32,18 +32,27 @@ _NO_CROP = ("illumination",)
 
 @dataclass(frozen=True)
 class Pixels:
-    """Where the pixels of a sample are."""
+    """Where the pixels of a sample are.
+
+    Attributes
+    ----------
+    planes : Mapping[tuple[int, str], Path]
+        (cycle, channel) → in-focus plane, in the frame of the cycle's mosaic.
+    image : Path | None
+        The final image.
+    rows : Sequence[tuple[int, str]]
+        Cycle and channel of each channel of the final image.
+    reference : int
+        Reference cycle.
+    nuclear : Mapping[int, str]
+        The nuclear channel of each cycle.
+    """
 
     planes: Mapping[tuple[int, str], Path]
-    """(cycle, channel) → in-focus plane, in the frame of the cycle's mosaic."""
     image: Path | None
-    """The final image."""
     rows: Sequence[tuple[int, str]]
-    """Cycle and channel of each channel of the final image."""
     reference: int
-    """Reference cycle."""
     nuclear: Mapping[int, str]
-    """The nuclear channel of each cycle."""
 
 
 @dataclass(frozen=True)
