@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.io.results.npz import read_npz, write_npz
-from tilewright.io.results.result_file import result_file_errors, write_result
+from tilewright.io.results.result_file import json_value, result_file_errors, write_json
 
 
 @dataclass(frozen=True)
@@ -58,11 +58,8 @@ def write_subtractions(
     """Write both files atomically; the same input gives the same bytes."""
     # All but the overviews, which are the last two.
     names = [field.name for field in fields(Subtraction)][:-2]
-    rows = [{name: getattr(subtraction, name) for name in names} for subtraction in subtractions]
-    for row in rows:
-        numbers = {k: float(f"{v:.6g}") for k, v in row.items() if isinstance(v, float)}
-        row.update({k: None if np.isnan(v) else v for k, v in numbers.items()})
-    write_result(json_path, json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    rows = [json_value({name: getattr(one, name) for name in names}) for one in subtractions]
+    write_json(json_path, rows)
     arrays: dict[str, NDArray[Any]] = {}
     for subtraction, row in zip(subtractions, rows, strict=True):
         at = f"{subtraction.cycle}/{subtraction.channel}"

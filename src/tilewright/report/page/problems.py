@@ -1,9 +1,11 @@
 """Problems of a run, worst first: one for each reason and sample, with what it looks like."""
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.ome_zarr import open_image
 from tilewright.quality.evaluate import QcRecord
-from tilewright.quality.figures import display_range, overlay, thumbnail
+from tilewright.quality.figures import CROP_PX, display_range, overlay, thumbnail, window
 from tilewright.quality.metrics import Verdict
 from tilewright.quality.results import (
     RANK,
@@ -24,8 +26,6 @@ from tilewright.quality.results import (
 from tilewright.quality.sampling import textured_blocks
 from tilewright.report.pictures import Picture, embed, scaled
 
-#: Side of a crop: some twenty cells, and two fit the page side by side with their text.
-CROP_PX = 256
 #: Stages whose numbers are not of tissue.
 _NO_CROP = ("illumination",)
 
@@ -79,6 +79,26 @@ class Problem:
     def verdict(self) -> Verdict:
         """That of the worst item."""
         return self.items[0].verdict
+
+    @property
+    def anchor(self) -> str:
+        """The id of its place on the page."""
+        return anchor("problem", self.sample, self.reason, self.items[0].stage)
+
+    @property
+    def names(self) -> dict[int, list[str]]:
+        """The markers that its items name, by cycle; none where they are of whole cycles."""
+        names: dict[int, list[str]] = {}
+        for item in sorted(self.items, key=lambda i: (i.cycle, i.channel)):
+            own = names.setdefault(item.cycle, [])
+            if item.name and item.name not in own:
+                own.append(item.name)
+        return names
+
+
+def anchor(*parts: Any) -> str:
+    """Return an id that parts of the page link to."""
+    return re.sub(r"[^a-z0-9]+", "-", "-".join(str(p) for p in parts).lower())
 
 
 def problems(records: Sequence[QcRecord], pixels: Pixels) -> list[Problem]:
@@ -140,7 +160,7 @@ def _crop_at(item: QcResult, location: ImageLocation | None, pixels: Pixels) -> 
         centre = (y + CROP_PX / 2, x + CROP_PX / 2)
     else:
         centre = (location.y_px, location.x_px)
-    region = _region(plane.shape[1:], centre)
+    region = window(plane.shape[1:], centre)
     pixel = _unit(scaled(plane.read(0, *region)))
     note = "in-focus plane" if location else "in-focus plane, where it has most texture"
     return Crop(embed(pixel), f"{where}, {note}{_size(region, plane.voxel_um[2])}")
@@ -149,7 +169,7 @@ def _crop_at(item: QcResult, location: ImageLocation | None, pixels: Pixels) -> 
 def _registered(item: QcResult, location: ImageLocation, pixels: Pixels, where: str) -> Crop | None:
     """Return a crop of the final image; for the registration, nuclei on those of the reference."""
     image = open_image(Path(str(pixels.image)))
-    region = _region(image.levels[0].shape[1:], (location.y_px, location.x_px))
+    region = window(image.levels[0].shape[1:], (location.y_px, location.x_px))
     size = _size(region, image.pixel_um[1])
     rows = list(pixels.rows)
     row = (item.cycle, item.channel or pixels.nuclear[item.cycle])
@@ -166,16 +186,6 @@ def _registered(item: QcResult, location: ImageLocation, pixels: Pixels, where: 
             f"agree{size}",
         )
     return Crop(embed(_unit(scaled(light))), f"{where}, final image{size}")
-
-
-def _region(shape: Sequence[int], centre: tuple[float, float]) -> tuple[slice, slice]:
-    """Return the window of ``CROP_PX`` around a pixel (y, x), moved inside the image."""
-    starts = [
-        int(np.clip(round(at - CROP_PX / 2), 0, max(n - CROP_PX, 0)))
-        for n, at in zip(shape, centre, strict=True)
-    ]
-    rows, columns = (slice(at, min(at + CROP_PX, n)) for at, n in zip(starts, shape, strict=True))
-    return rows, columns
 
 
 def _size(region: tuple[slice, slice], pixel_um: float) -> str:
