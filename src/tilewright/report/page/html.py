@@ -270,7 +270,7 @@ def write_report(inputs: ReportInputs, output: Path) -> None:
     listed.sort(key=lambda p: (-RANK[p.verdict], p.reason == "unknown"))
     pages = environment(Path(__file__).parent / "templates")
     pages.filters["code"] = _code
-    tables = {"stages_of_all": STAGES, "metrics": METRICS, "reasons": REASONS}
+    tables = {"stage_of": STAGES, "metrics": METRICS, "reasons": REASONS}
     pages.globals.update(tables, anchor=anchor, worst=worst)
     pages.globals.update(vars(pages.get_template("macros.html").module))
     page = pages.get_template("report.html").render(
