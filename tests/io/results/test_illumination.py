@@ -33,8 +33,14 @@ def test_written_fields_read_back_exactly_and_are_the_same_bytes(tmp_path: Path)
     assert len(list(flat.parent.iterdir())) == 6
 
 
-def test_fields_that_do_not_fit_the_record_are_refused(tmp_path: Path) -> None:
+def test_damaged_results_are_to_be_made_again(tmp_path: Path) -> None:
     written = write_illumination(tmp_path / "a", {"0": (fields(), {}), "1": (fields(), {})})
+    for path in written:
+        whole = path.read_bytes()
+        path.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(ResultFileError, match=rf"{path} is not what was written; delete"):
+            read_illumination(*written, "1")
+        path.write_bytes(whole)
     with pytest.raises(ResultFileError, match="record of flat-fields"):
         read_illumination(*written, "2")
     dark = written[1]
