@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.ome_zarr import open_image
@@ -161,9 +160,9 @@ def _crop_at(item: QcResult, location: ImageLocation | None, pixels: Pixels) -> 
     else:
         centre = (location.y_px, location.x_px)
     region = window(plane.shape[1:], centre)
-    pixel = _unit(scaled(plane.read(0, *region)))
+    light = scaled(plane.read(0, *region))
     note = "in-focus plane" if location else "in-focus plane, where it has most texture"
-    return Crop(embed(pixel), f"{where}, {note}{_size(region, plane.voxel_um[2])}")
+    return Crop(embed(light), f"{where}, {note}{_size(region, plane.voxel_um[2])}")
 
 
 def _registered(item: QcResult, location: ImageLocation, pixels: Pixels, where: str) -> Crop | None:
@@ -181,11 +180,11 @@ def _registered(item: QcResult, location: ImageLocation, pixels: Pixels, where: 
         fixed = np.asarray(image.levels[0][(rows.index(fixed_row), *region)])
         both = overlay(fixed, light, (display_range(fixed), display_range(light)))
         return Crop(
-            embed(_unit(both)),
+            embed(both),
             f"nuclei of cycle {item.cycle} (green) on the reference (magenta), white where they "
             f"agree{size}",
         )
-    return Crop(embed(_unit(scaled(light))), f"{where}, final image{size}")
+    return Crop(embed(scaled(light)), f"{where}, final image{size}")
 
 
 def _size(region: tuple[slice, slice], pixel_um: float) -> str:
@@ -193,7 +192,3 @@ def _size(region: tuple[slice, slice], pixel_um: float) -> str:
     width = (columns.stop - columns.start) * pixel_um
     centre = f"y {(rows.start + rows.stop) // 2}, x {(columns.start + columns.stop) // 2}"
     return f"; {width:.0f} µm wide around {centre} px"
-
-
-def _unit(values: NDArray[np.float32]) -> NDArray[np.uint8]:
-    return np.rint(255 * values).astype(np.uint8)
