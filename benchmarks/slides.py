@@ -33,7 +33,7 @@ from scipy import ndimage
 from benchmarks.whole_cycle import Cost, costs
 from tests.support.runs import Run
 from tests.support.slide import Motion, Slide, counts
-from tilewright.config.checks import data_size, data_sizes
+from tilewright.config.checks import data_size, data_sizes, manifests
 from tilewright.config.layout import Layout
 from tilewright.config.load import read_experiment
 from tilewright.config.rules import SNAKEMAKE_MB
@@ -235,7 +235,7 @@ def report(run: Run, side: int, motions: list[Motion]) -> None:
     """Print what each rule took of what it asked for, and how far the registration is off."""
     experiment = read_experiment(run.config)
     layout = Layout(experiment.settings.results)
-    sizes = data_sizes(experiment, data_size(experiment, layout), {})
+    sizes = data_sizes(experiment, data_size(experiment, layout, manifests(layout)), {})
     found = costs(run)
     start_s = found.get("summary", Cost(1)).cpu_s
     mpx = side**2 / 1e6

@@ -1,9 +1,11 @@
 """The tables of keys: pydantic's JSON schemas of the configuration, in words.
 
-A key's meaning is the docstring below it. A key without one shares the row of the next.
+A key's meaning is that under "Attributes" in the docstring of its section, of several keys at once.
 """
 
+import inspect
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from pydantic import BaseModel
@@ -80,26 +82,31 @@ def literal(value: object) -> str:
 def rows(section: type[BaseModel], keep: tuple[str, ...] = ()) -> list[tuple[str, str, str, str]]:
     """Return keys, values, default and meaning; of the keys to keep, all without a choice."""
     schema = section.model_json_schema()["properties"]
-    found, waiting = [], []
-    for name, field in section.model_fields.items():
-        if keep and name not in keep:
-            continue
-        waiting.append(f"`{name}`")
-        if not field.description:
-            continue
+    meanings = dict(_meanings(section))
+    missing = section.model_fields.keys() - {name for names in meanings for name in names}
+    if wrong := missing.intersection(keep or section.model_fields):
+        raise ValueError(f"say under Attributes what {', '.join(sorted(wrong))} means")
+    found = []
+    for names, meaning in meanings.items():
+        name = names[-1]
+        field = section.model_fields[name]
         unit = next((unit for end, unit in _UNITS.items() if name.endswith(end)), "")
         parts = schema[name].get("anyOf", [schema[name]])
         default = literal(field.get_default(call_default_factory=True))
         found.append((
-            ", ".join(waiting),
+            ", ".join(f"`{one}`" for one in names),
             ", ".join(_part(part, unit) for part in parts),
             "needed" if field.is_required() else default,
-            " ".join(field.description.split()),
+            meaning,
         ))  # fmt: skip
-        waiting = []
-    if waiting:
-        raise ValueError(f"say what {', '.join(waiting)} means, in a docstring below it")
     return found
+
+
+def _meanings(section: type[BaseModel]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield the names of keys, and what they mean."""
+    listed = (inspect.getdoc(section) or "").partition("Attributes\n----------\n")[2]
+    for names, meaning in re.findall(r"^(\S.*)\n((?:    .*\n?)+)", listed, re.M):
+        yield tuple(names.split(", ")), " ".join(meaning.split())
 
 
 def sections() -> dict[str, type[Section]]:

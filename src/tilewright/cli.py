@@ -1,9 +1,14 @@
 """The command line; ``tilewright-placement`` has the commands for jobs on a cluster."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from tilewright.init.tile_set import GridOptions
 
 app = typer.Typer(
     help="From raw multiplexed-microscopy tiles to a registered, quality-checked image.",
@@ -20,7 +25,7 @@ def init(
         Path | None, typer.Argument(help="Folder of raw tiles; with --add not needed.")
     ] = None,
     force: Annotated[
-        bool, typer.Option(help="Write existing files anew; the old ones become NAME~.")
+        bool, typer.Option(help="Write existing files again; the old ones become NAME~.")
     ] = False,
     add: Annotated[
         bool, typer.Option(help="Add the cycles and tiles that the tables lack.")
@@ -49,25 +54,13 @@ def init(
     from tilewright.init.add import add_new
     from tilewright.init.folder import create_experiment
     from tilewright.init.tile_set import GridOptions
-    from tilewright.kernels.tile_positions.tile_order import LAYOUTS
     from tilewright.runtime.text import printable
 
-    if layout not in (None, *LAYOUTS):
-        raise SystemExit(f"tilewright init: --layout: choose one of {', '.join(LAYOUTS)}")
-    given = {"RAW_DIR": raw_dir, "--force": force, "--pattern": pattern}
-    if add and (more := [name for name, value in given.items() if value]):
-        raise SystemExit(
-            f"tilewright init: --add reads the folders of samples.tsv as config.yaml says; leave "
-            f"out {', '.join(more)}"
-        )
-    if raw_dir is None and not add:
-        raise SystemExit("tilewright init: name the folder of raw tiles")
-    if (rows is None) != (cols is None):
-        raise SystemExit("tilewright init: give --rows and --cols together")
-    if missing not in ("stop", "fill"):
-        raise SystemExit("tilewright init: --missing: choose stop or fill")
     grid = GridOptions(rows, cols, layout, overlap, flip_y, flip_x, missing == "fill")
+    given = {"RAW_DIR": raw_dir, "--force": force, "--pattern": pattern}
     try:
+        if wrong := _wrong_options(grid, missing, [k for k, value in given.items() if value], add):
+            raise ValueError(wrong)
         if raw_dir is None:
             typer.echo(add_new(output / "config.yaml", grid))
             return
@@ -75,6 +68,22 @@ def init(
     except (OSError, ValueError) as error:
         raise SystemExit(f"tilewright init: {printable(error)}") from None
     typer.echo(result.summary())
+
+
+def _wrong_options(grid: GridOptions, missing: str, given: list[str], add: bool) -> str:
+    """Return which options of ``init`` are wrong or exclude each other, "" where none does."""
+    from tilewright.kernels.tile_positions.tile_order import LAYOUTS
+
+    if grid.layout not in (None, *LAYOUTS):
+        return f"--layout: choose one of {', '.join(LAYOUTS)}"
+    if missing not in ("stop", "fill"):
+        return "--missing: choose stop or fill"
+    if (grid.rows is None) != (grid.cols is None):
+        return "give --rows and --cols together"
+    if add and given:
+        rule = "--add reads the folders of samples.tsv as config.yaml says"
+        return f"{rule}; leave out {', '.join(given)}"
+    return "" if add or "RAW_DIR" in given else "name the folder of raw tiles"
 
 
 @app.command()

@@ -65,11 +65,13 @@ class Follower:
         self._experiment = read_experiment(file)
         self._tables = self._table_files()
         self._layout = Layout(self._experiment.settings.results)
-        self._said = dict[str | int, str]()
+        self._last_lines = dict[str | int, str]()
         self._pending: list[str] = []  #: warnings and failures to send
         check_thresholds(self._experiment)
         check_results(self._experiment)
-        self._seen: dict[int, tuple[Files, float]] = {}  #: by cycle, -1 where names do not tell it
+        self._changes: dict[
+            int, tuple[Files, float]
+        ] = {}  #: by cycle, -1 where names do not tell it
         self._scanned: tuple[Files, dict[int, Files]] = {}, {}
         self._checked: dict[int, tuple[Files, str]] = {}  #: to its files, and what was wrong
         self._tried, self._status = dict[int, Files](), 0
@@ -83,13 +85,13 @@ class Follower:
             refuse_second_run(self._layout.ledger)
             self._read()
             ready = self._check(self._look(now_s))
-            self._said.pop("all", None)
+            self._last_lines.pop("all", None)
         except (ConfigError, RawDataError, PlacementError) as error:
             self._tell("all", f"warn: nothing runs: {error}")
         if new := not ready.items() <= self._tried.items():
             self._run(ready)
         missing = [cycle for cycle in self._experiment.cycles if cycle not in ready]
-        if missing and "all" not in self._said:
+        if missing and "all" not in self._last_lines:
             self._tell("waiting", f"waiting for {cycles_text(missing)}")
         self._send()
         return self._status == 0 and not new and not missing
@@ -122,9 +124,9 @@ class Follower:
             paths = (f"{at}/{name}" for at, _, names in walks for name in names if name[0] != ".")
             found = {-1: files_at(paths)}
         for cycle, files in found.items():
-            if cycle not in self._seen or self._seen[cycle][0] != files:
-                self._seen[cycle] = files, now_s
-        quiet = {c: of for c, of in found.items() if now_s - self._seen[c][1] >= self._quiet_s}
+            if cycle not in self._changes or self._changes[cycle][0] != files:
+                self._changes[cycle] = files, now_s
+        quiet = {c: of for c, of in found.items() if now_s - self._changes[c][1] >= self._quiet_s}
         if not names_tell and quiet and self._scanned[0] != quiet[-1]:
             self._scanned = quiet[-1], files_by_cycle(experiment)
         return quiet if names_tell or not quiet else self._scanned[1]
@@ -217,15 +219,15 @@ class Follower:
                     continue
                 for item in record.items:
                     if item.verdict != "pass":
-                        where = f"{sample} cycle {cycle} {item.marker or item.channel} {stage}"
+                        where = f"{sample} cycle {cycle} {item.name} {stage}"
                         text = f"{item.verdict}: {where}: {item.sentence}"
                         self._tell(text, text)
 
     def _tell(self, subject: str | int, text: str) -> None:
         """Print what is new of a subject; what begins with a verdict is sent, too."""
-        before, line = self._said.get(subject, ""), printable(" ".join(text.split()))
+        before, line = self._last_lines.get(subject, ""), printable(" ".join(text.split()))
         if line and before != line:
-            self._said[subject] = line
+            self._last_lines[subject] = line
             print(f"follow {datetime.now():%H:%M:%S}  {line}", flush=True)
             if line[:5] in ("warn:", "fail:"):
                 self._pending.append(line)

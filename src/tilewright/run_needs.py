@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import csv
 import os
 import shutil
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from snakemake_scheduler_plugin_tilewright import ResourceModel
+from tilewright.config.checks import ManifestOf
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.rules import RULES, DataSize
@@ -29,6 +29,7 @@ def run_warnings(
     experiment: Experiment,
     layout: Layout,
     size_of: Callable[[str | None], DataSize],
+    manifest_of: ManifestOf,
     jobs: int,
     models: Mapping[str, ResourceModel] | None,
 ) -> list[str]:
@@ -38,6 +39,8 @@ def run_warnings(
     ----------
     size_of : callable
         Sample name to the size of its data.
+    manifest_of : callable
+        Sample and cycle to the manifest of its planes.
     jobs : int
         The most jobs at once.
     models : mapping, optional
@@ -53,26 +56,17 @@ def run_warnings(
             located = read_images(str(sample.raw_dir.resolve()))
             found += [f"{one}; export the images without JPEG" for one in lossy_warnings(located)]
     else:
-        found.append(check_depths(channel_depths(experiment, layout)))
+        found.append(check_depths(channel_depths(experiment, manifest_of)))
     return [*filter(None, found)]
 
 
-def channel_depths(experiment: Experiment, layout: Layout) -> dict[int, dict[str, int]]:
+def channel_depths(experiment: Experiment, manifest_of: ManifestOf) -> dict[int, dict[str, int]]:
     """Return the z-planes of each channel by cycle, of all samples the fewest, by the manifests."""
-    found: dict[int, dict[str, int]] = {}
-    for cycle in experiment.cycles:
-        of_cycle: dict[str, int] = {}
-        for sample in experiment.samples:
-            planes: dict[str, set[str]] = defaultdict(set)
-            path = Path(layout.manifest.format(sample=sample, cycle=cycle))
-            with path.open(newline="", encoding="utf-8") as stream:
-                for row in csv.DictReader(stream):
-                    planes[row["channel"]].add(row["z"])
-            for one in experiment.channels_of(cycle):
-                depth = len(planes[one.channel])
-                name = f"{one.channel} ({one.marker})" * (one.marker != one.channel) or one.channel
-                of_cycle[name] = min(depth, of_cycle.get(name, depth))
-        found[cycle] = of_cycle
+    found: dict[int, dict[str, int]] = {cycle: {} for cycle in experiment.cycles}
+    for one in experiment.channels:
+        depths = [manifest_of(of, one.cycle).depths[one.channel] for of in experiment.samples]
+        name = f"{one.channel} ({one.marker})" * (one.marker != one.channel) or one.channel
+        found[one.cycle][name] = min(depths)
     return found
 
 
@@ -85,14 +79,16 @@ def check_depths(depths: Mapping[int, Mapping[str, int]]) -> str:
     >>> check_depths({1: {"DAPI": 3, "CD3": 3}, 2: {"DAPI": 1, "CD3": 3, "CD8": 3}})[:68]
     'cycle 2, channel DAPI has 1 z-plane and the others 3; copy the files'
     """
-    told = []
+    names = []
     for cycle, of_cycle in depths.items():
         usual = max(Counter(of_cycle.values()).items(), key=lambda item: item[::-1])[0]
         for channel, depth in of_cycle.items():
             if depth != usual:
                 planes = count(depth, "z-plane")
-                told.append(f"cycle {cycle}, channel {channel} has {planes} and the others {usual}")
-    return f"{few(told)}; copy the files of planes that were imaged and are missing" * bool(told)
+                names.append(
+                    f"cycle {cycle}, channel {channel} has {planes} and the others {usual}"
+                )
+    return f"{few(names)}; copy the files of planes that were imaged and are missing" * bool(names)
 
 
 def check_space(lasting: float, passing: float, results: Path) -> str:

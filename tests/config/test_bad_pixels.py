@@ -268,9 +268,7 @@ INIT = (
 WRONG: dict[str, tuple[Callable[[Places], Places], str]] = {
     "axes": (swapped, ": the axes of the stage are swapped"),
     "x mirrored": (lambda p: scaled(p, 1, -1), ": x mirrored"),
-    "y mirrored": (lambda p: scaled(p, -1, 1), ": y mirrored"),
     "axes and x": (lambda p: scaled(swapped(p), 1, -1), ": the axes of the stage are swapped, "),
-    "overlap 0.35": (lambda p: scaled(p, 0.8125, 0.8125), ""),
     "pixels of x": (lambda p: scaled(p, 1, 0.75), ""),
     "turned": (lambda p: turned(p, 4), ": the camera is turned by "),
 }  # fmt: skip
@@ -280,7 +278,7 @@ NEIGHBOURS = re.compile(
 )
 
 
-@pytest.mark.parametrize("cycles", [(1,), (2,), (1, 2)])
+@pytest.mark.parametrize("cycles", [(2,), (1, 2)])
 @pytest.mark.parametrize("kind", WRONG)
 def test_positions_that_the_overlaps_contradict(
     tmp_path: Path, made: Made, kind: str, cycles: tuple[int, ...]
@@ -303,8 +301,7 @@ def test_positions_that_the_overlaps_contradict(
         assert end.endswith(INIT)
 
 
-@pytest.mark.parametrize("seed", [2, 3, 4, 5])
-@pytest.mark.parametrize("overlap", [0.02, 0.0])
+@pytest.mark.parametrize(("overlap", "seed"), [(0.02, 2), (0.02, 3), (0.0, 4), (0.0, 5)])
 def test_tiles_that_do_not_overlap_contradict_nothing(
     tmp_path: Path, overlap: float, seed: int
 ) -> None:
@@ -374,9 +371,8 @@ def test_two_samples_may_share_a_region_by_rows(tmp_path: Path, made: Made) -> N
     assert [{*tiles.name.tolist()} for tiles in both] == [{*"123"}, {*"3456"}]
 
 
-@pytest.mark.parametrize("seed", [31, 32, 33])
-def test_two_by_two_tiles_are_enough(tmp_path: Path, seed: int) -> None:
-    design, tiles = make_tiles(seed=seed, **STEADY)
+def test_two_by_two_tiles_are_enough(tmp_path: Path) -> None:
+    design, tiles = make_tiles(seed=31, **STEADY)
     made = design, dict.fromkeys([(1, 1), (1, 2), (2, 1), (2, 2)], tiles[1, 1])
     config = experiment(tmp_path, made)
     check(config)

@@ -86,7 +86,7 @@ def test_samples_of_one_folder_share_flat_fields_unless_the_table_says_otherwise
     path.write_text(f"sample\traw_dir\tscan\na\t{raw}\t\nb\t{raw}\t\nc\t{raw}\tmonday\n")
     files = RuleFiles(load_experiment(config), Layout("r"))
     job = Wildcards(fromdict={"sample": "b", "cycle": "2", "channel": "1"})
-    assert files.of_scan(files.layout.manifest)(job) == ["r/a/raw/cycle2.csv", "r/b/raw/cycle2.csv"]
+    assert files.experiment.scan_of("b") == ["a", "b"]
     assert files.calibration(job)["flat"] == "r/a/illumination/cycle2-ffp.tif"
     assert files.experiment.scan_of("c") == ["c"]
     config["illumination"] = {"method": "file", "flat_file": "{sample}_{channel}.tif"}

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tests.config.configs import refused
-from tilewright.config.checks import check_raw, data_size
+from tilewright.config.checks import check_raw, data_size, manifests
 from tilewright.config.consistency import check_targets
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
@@ -73,8 +73,9 @@ def test_manifests_know_the_size_of_each_cycle(config: dict[str, Any]) -> None:
         ["2", "1", "0", "cycle1.tif", "1", "0.0", "0.0"],
     ]
     assert second[1].split(",")[7:10] == ["280", "240", "uint16"]
-    assert data_size(experiment, layout)("s").mosaic_px == SHAPE[0] * SHAPE[1]
-    assert missing_bytes(experiment, layout, data_size(experiment, layout), 1)[1] == 0
+    size_of = data_size(experiment, layout, manifests(layout))
+    assert size_of("s").mosaic_px == SHAPE[0] * SHAPE[1]
+    assert missing_bytes(experiment, layout, size_of, 1)[1] == 0
     stamp = Path(layout.manifest.format(sample="s", cycle=1)).stat().st_mtime_ns
     check_raw(experiment, layout)
     assert Path(layout.manifest.format(sample="s", cycle=1)).stat().st_mtime_ns == stamp
@@ -119,11 +120,11 @@ def test_a_constant_channel_and_a_reference_without_structure_are_refused(
 
 def test_a_run_warns_of_jpeg(config: dict[str, Any], tmp_path: Path) -> None:
     experiment, layout = checked(config)
-    size_of = data_size(experiment, layout)
-    assert run_warnings(experiment, layout, size_of, 1, None) == []
+    size_of = data_size(experiment, layout, manifests(layout))
+    assert run_warnings(experiment, layout, size_of, manifests(layout), 1, None) == []
     image = (cells(2) / 20).astype(np.uint8)
     path, jpeg = tmp_path / "raw/cycle2.tif", {"compression": "jpeg", "tile": (128, 128)}
     tifffile.imwrite(path, image, metadata=None, **jpeg)
-    (sentence,) = run_warnings(*checked(config), size_of, 1, None)
+    (sentence,) = run_warnings(*checked(config), size_of, manifests(layout), 1, None)
     assert "cycle2.tif: pixels are compressed as JPEG" in sentence
     assert sentence.endswith("; export the images without JPEG")

@@ -19,6 +19,7 @@ from tests.quality.qc_scenes import (
     verdicts,
 )
 from tests.support.mosaics import write_mosaic
+from tilewright.io.inputs.plane_table import Manifest
 from tilewright.io.results.illumination import Illumination, write_illumination
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.positions import Edges, Positions, write_table
@@ -53,7 +54,7 @@ def located(folder: Path, positions: Positions, edges: Edges, bare: Sequence[str
     files = {name: folder / name for name in ("positions.csv", "edges.csv", "manifest.csv")}
     write_table(files["positions.csv"], {"s": positions})
     write_table(files["edges.csv"], {"s": edges})
-    files["manifest.csv"].write_text("channel,tile\n")
+    files["manifest.csv"].write_text(Manifest([], []).text())
     numbers = write_numbers(folder, bare)[2]
     paths = {path.stem: path for path in files.values()}
     return judged("tile_positions", folder, numbers=numbers, **paths)
@@ -200,7 +201,7 @@ def test_what_raw_tiles_told_is_named(tmp_path: Path) -> None:
     assert details(quality)["unlike_overlaps"] == "between tile 0 and tile 1"
     found = values(quality)
     assert (found["unlike_overlaps"], found["channel_shift_px"]) == (0.2, 1.0)
-    assert "no light in tile 2, tile 3 where" in details(quality)["tile_brightness"]
+    assert "no light in tiles 2, 3 where" in details(quality)["tile_brightness"]
     middle = (TILE - 1) / 2
     assert [(p["y_px"], p["x_px"]) for p in quality.numbers["1"]["places"]] == [
         (middle, middle + STEP / 2)

@@ -20,7 +20,8 @@ from tests.support.runs import Run
 from tilewright.cli import app
 from tilewright.commands.verify import check_result_files
 from tilewright.errors import ResultFileError
-from tilewright.io.inputs.tiles import excluded_tiles, open_tiles
+from tilewright.io.inputs.plane_table import read_manifest
+from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.results.illumination import read_illumination
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.ome_tiff import write_ome_tiff
@@ -121,7 +122,7 @@ def test_the_command_says_what_it_found(results: Path, tmp_path: Path) -> None:
 
 READERS: dict[str, Callable[[Path], object]] = {
     "raw/cycle1.csv": lambda path: open_tiles(path, "1"),
-    "raw/cycle2.csv": excluded_tiles,
+    "raw/cycle2.csv": read_manifest,
     "illumination/cycle1-ffp.tif": lambda path: _illumination(path.parent),
     "illumination/cycle1-dfp.tif": lambda path: _illumination(path.parent),
     "illumination/cycle1.json": lambda path: _illumination(path.parent),

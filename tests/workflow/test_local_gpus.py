@@ -19,15 +19,14 @@ from tilewright.devices.leases import CONTEXT_B, RESERVE_B, holders
 
 TARGET = "stitching"
 MIB = 2**20
-#: A job of the workflow: what comes before it, its log, MB that it asks for, and what it does.
+#: A job of the workflow: its log, MB that it asks for, and what it does.
 JOB = """
 import os, sys
 from pathlib import Path
 from tilewright.devices.lease_folder import lease_root
 from tilewright.errors import DeviceError
 from tilewright.runtime.job import job_context
-before, log, mb, does = sys.argv[1:]
-exec(before)
+log, mb, does = sys.argv[1:]
 with job_context([log], 1, {"gpu": 1, "gpu_mem_mb": int(mb)}) as backend:
     exec(does)
 """
@@ -84,12 +83,12 @@ def test_a_phantom_on_two_gpus_and_cpus_has_the_pixels_of_the_cpu(
 
 def ended(
     folder: Path, environment: dict[str, str], does: str = "", *,
-    before: str = "", mb: int = 1000,
+    mb: int = 1000,
 ) -> tuple[int, str]:  # fmt: skip
     """Run a job; return its exit code, what it said there and in its log."""
     log = folder / "logs/edf/a.log"
     done = subprocess.run(
-        [sys.executable, "-c", JOB, before, str(log), str(mb), does],
+        [sys.executable, "-c", JOB, str(log), str(mb), does],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -146,23 +145,19 @@ ECC = "raise DeviceError('cudaErrorECCUncorrectable')"
 
 
 @pytest.mark.parametrize(
-    ("before", "does", "words", "noted"),
+    ("does", "words", "noted"),
     [
-        (
-            "import cupy; cupy.roll = lambda array, by: array", "",
-            "fails its first computation: the device computes wrongly", True,
-        ),
-        ("", "raise ValueError('illegal address')", "ValueError: illegal address\n", False),
-        ("", "raise backend.xp.cuda.memory.OutOfMemoryError(3, 2, 1)", "OutOfMemoryError", False),
-        ("", BREAKS + ECC, f"the failure of device {uuid(1)} is not recorded", None),
+        (ECC, "DeviceError: cudaErrorECCUncorrectable", True),
+        ("raise ValueError('illegal address')", "ValueError: illegal address\n", False),
+        ("raise backend.xp.cuda.memory.OutOfMemoryError(3, 2, 1)", "OutOfMemoryError", False),
+        (BREAKS + ECC, f"the failure of device {uuid(1)} is not recorded", None),
     ],
-    ids=["computes wrongly", "error of the job", "out of memory", "cannot be noted"],
-)  # fmt: skip
+    ids=["defective", "error of the job", "out of memory", "cannot be noted"],
+)
 def test_a_job_that_fails_says_why_and_blames_its_device_alone_where_it_is_to_blame(
-    tmp_path: Path, environment: dict[str, str],
-    before: str, does: str, words: str, noted: bool | None,
-) -> None:  # fmt: skip
-    code, said = ended(tmp_path, environment, does, before=before)
+    tmp_path: Path, environment: dict[str, str], does: str, words: str, noted: bool | None
+) -> None:
+    code, said = ended(tmp_path, environment, does)
     assert code == 1
     assert words in said
     if noted is None:

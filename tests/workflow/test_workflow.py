@@ -17,7 +17,7 @@ from tests.conftest import REPO
 from tests.support.job_logs import peak_mb
 from tests.support.phantom_truth import PhantomTruth, mosaic_offset
 from tests.support.runs import LATER, TINY, Run, changed, make_run
-from tilewright.config.checks import data_size, data_sizes
+from tilewright.config.checks import data_size, data_sizes, manifests
 from tilewright.config.layout import Layout
 from tilewright.config.load import read_experiment
 from tilewright.config.rules import SNAKEMAKE_MB
@@ -211,7 +211,7 @@ def test_jobs_ask_for_the_memory_that_they_take(tiny_run: Run) -> None:
     with contextlib.chdir(tiny_run.folder):
         experiment = read_experiment(tiny_run.config)
         layout = Layout(experiment.settings.results)
-        sizes = data_sizes(experiment, data_size(experiment, layout), {})
+        sizes = data_sizes(experiment, data_size(experiment, layout, manifests(layout)), {})
         for log in logs:
             asked_mb = sizes.request(log.parent.name, {"sample": "tonsil"}, "cpu").mem_mb
             taken_mb = SNAKEMAKE_MB + peak_mb(log)

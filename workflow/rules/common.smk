@@ -2,7 +2,7 @@ from pathlib import Path
 
 from snakemake.logging import logger
 
-from tilewright.config.checks import checked_experiment, data_size
+from tilewright.config.checks import checked_experiment, data_size, manifests
 from tilewright.config.config_file import read_config, with_places
 from tilewright.config.layout import Layout
 from tilewright.config.load import load_experiment
@@ -33,14 +33,17 @@ try:
         experiment = load_experiment(placed)
     layout = Layout(experiment.settings.results)
     # The scheduler plugin finds it on the workflow object, also where this is a module.
-    size_of = data_size(experiment, layout)
+    manifest_of = manifests(layout)
+    size_of = data_size(experiment, layout, manifest_of)
     placement = detect_placement(workflow, experiment, layout, size_of)
     workflow.placement = placement
     if workflow.is_main_process:
         jobs = workflow.resource_settings.nodes or workflow.resource_settings.cores or 1
         here = not placement.on_cluster
         models = placement.models if here else None
-        for sentence in run_warnings(experiment, layout, size_of, jobs, models):
+        for sentence in run_warnings(
+            experiment, layout, size_of, manifest_of, jobs, models
+        ):
             logger.warning(sentence)
 except (TilewrightError, PlacementError) as error:
     raise SetUpError(str(error)) from None

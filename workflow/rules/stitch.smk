@@ -3,7 +3,11 @@
 rule calibrate:
     input:
         unpack(files.flat_fields),
-        manifest=files.of_scan(layout.manifest),
+        manifest=lambda wildcards: expand(
+            layout.manifest,
+            sample=experiment.scan_of(wildcards.sample),
+            cycle=wildcards.cycle,
+        ),
     output:
         flat=layout.flat,
         dark=layout.dark,
@@ -21,7 +25,7 @@ rule calibrate:
     resources:
         **resources_of("calibrate"),
     params:
-        samples=files.samples_of_scan,
+        samples=lambda wildcards: experiment.scan_of(wildcards.sample),
         channels=files.channels_of_cycle,
         reference_channel=files.reference_channel,
         options=experiment.options("tile_positions")

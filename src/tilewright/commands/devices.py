@@ -54,29 +54,22 @@ def describe_devices(root: Path) -> list[str]:
     return lines + [f"note: {machine.reason}"] * bool(machine.reason)
 
 
-def clear_device(root: Path, prefix: str) -> str:
+def clear_device(root: Path, uuid: str) -> str:
     """Remove the failure of a device; return a message.
 
     Parameters
     ----------
     root : Path
         Folder of leases and failures.
-    prefix : str
-        Its UUID, or a beginning that no other device with a failure has.
+    uuid : str
+        Of the device.
 
     Raises
     ------
     ConfigError
-        It names no such device, or more than one.
+        CUDA failed on no such device.
     """
-    known = failures(root)
-    matches = [uuid for uuid in known if uuid == prefix] or [
-        uuid for uuid in sorted(known) if prefix and uuid.startswith(prefix)
-    ]
-    if not matches:
-        raise ConfigError(f"CUDA failed on no device '{prefix}'; tilewright devices lists failures")
-    if len(matches) > 1:
-        names = ", ".join(matches)
-        raise ConfigError(f"'{prefix}' is more than one device: {names}; give more characters")
-    clear(root, matches[0])
-    return f"{matches[0]} may be used again"
+    if uuid not in failures(root):
+        raise ConfigError(f"CUDA failed on no device '{uuid}'; tilewright devices lists failures")
+    clear(root, uuid)
+    return f"{uuid} may be used again"

@@ -74,13 +74,13 @@ def _compare(path: Path) -> bool:
 def _outputs(layout: Layout, errors: list[OSError]) -> Iterator[Path]:
     """Yield what rules wrote and what they should have: files, and folders of images."""
     skipped = {layout.logs, Path(layout.benchmark("", "")).parent, layout.ledger.parent}
-    seen = set[Path]()
+    visited = set[Path]()
     for root, folders, files in os.walk(layout.results, onerror=errors.append, followlinks=True):
         folder = Path(root)
-        if folder.resolve() in seen or folder in skipped:
+        if folder.resolve() in visited or folder in skipped:
             folders.clear()
             continue
-        seen.add(folder.resolve())
+        visited.add(folder.resolve())
         yield from (folder / name for name in sorted(folders) if name.endswith(".zarr"))
         folders[:] = [name for name in folders if not name.endswith(".zarr") and name[0] != "."]
         listed = {name[1:-4] for name in files if name[0] == "." and name.endswith(".sfv")}

@@ -1,7 +1,5 @@
 """Checks of the main process before the DAG is built: raw files, results folder, named files."""
 
-import csv
-import io
 import math
 import os
 import tempfile
@@ -9,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from snakemake_scheduler_plugin_tilewright import DeviceKind, refuse_second_run
 from tilewright.config.consistency import check_apart, check_experiment, check_targets
@@ -20,14 +18,17 @@ from tilewright.config.rules import DataSize, DataSizes
 from tilewright.config.tables import Places, Sample, collect_errors, read_tiles
 from tilewright.errors import ConfigError, RawDataError
 from tilewright.io.inputs.manifest import build_manifest
+from tilewright.io.inputs.plane_table import Manifest, read_manifest
 from tilewright.io.inputs.tile_planes import TilePlace, TileRows
 
-#: Smallest tile side: at 10 % overlap its strips are 6 px wide.
+#: Least tile side: at 10 % overlap its strips are 6 px wide.
 MIN_TILE_PX = 64
 #: Mosaic area per tile, in areas of a tile, from which units must be wrong.
 _SPREAD = 100
 #: Size of the test file in the results folder.
 _PROBE_B = 1 << 20
+#: Sample and cycle to the manifest.
+ManifestOf = Callable[[str, int], Manifest]
 
 
 def checked_experiment(config: Mapping[str, Any], targets: Iterable[str]) -> Experiment:
@@ -139,14 +140,14 @@ def _check_sample(
 
 
 def rows_of(experiment: Experiment, sample: Sample, places: Places) -> dict[int, TileRows]:
-    """Return the rows of a sample by cycle, and the tiles that are of samples beside it."""
+    """Return the rows of a sample by cycle, and the tiles of other samples of its folder."""
     if experiment.settings.stitched:
         return dict.fromkeys(experiment.cycles, TileRows([TilePlace("1", 0.0, 0.0)]))
-    beside = [name for name in experiment.samples_beside(sample.name) if name != sample.name]
+    others = [name for name in experiment.samples_beside(sample.name) if name != sample.name]
     return {
         cycle: TileRows(
             places.get((sample.name, cycle), []),
-            {place.tile for name in beside for place in places.get((name, cycle), [])},
+            {place.tile for name in others for place in places.get((name, cycle), [])},
         )
         for cycle in experiment.cycles
     }
@@ -156,14 +157,13 @@ def _check_pixels(
     experiment: Experiment,
     sample: Sample,
     channels: Mapping[int, Sequence[str]],
-    tables: Mapping[int, str],
+    tables: Mapping[int, Manifest],
 ) -> list[str]:
     """Return what is wrong with the pixels of a sample; heavy imports only where they are new."""
     from tilewright.io.inputs.raw_pixels import pixel_problems
 
-    for cycle, table in tables.items():
-        size = _extent(table)
-        spread = size.mosaic_px[0] * size.mosaic_px[1] / (size.tile_px[0] * size.tile_px[1])
+    for cycle, size in tables.items():
+        spread = math.prod(size.mosaic_px) / math.prod(size.tile_px)
         if spread > _SPREAD * size.tiles:
             return [
                 f"{size.tiles} tiles of cycle {cycle} are spread over {size.mosaic_px[0]} x "
@@ -189,14 +189,14 @@ def _check_pixels(
     return [problem for problem in found if problem]
 
 
-def _stage_problem(experiment: Experiment, sample: Sample, cycle: int, table: str) -> str:
+def _stage_problem(experiment: Experiment, sample: Sample, cycle: int, table: Manifest) -> str:
     """Return how overlaps contradict the positions of a cycle, "" where they do not."""
-    from tilewright.io.inputs.tiles import tiles_of_table
+    from tilewright.io.inputs.tiles import tiles_of
     from tilewright.kernels.backend import cpu_backend
     from tilewright.stages.tile_positions.stage_check import stage_problem
 
     raw_dir = str(sample.raw_dir.resolve())
-    tiles = tiles_of_table(table, experiment.reference_channels[cycle], raw_dir)
+    tiles = tiles_of(table, experiment.reference_channels[cycle], raw_dir)
     if tiles is None:
         return ""
     shift_px = experiment.settings.tile_positions.max_shift_px
@@ -209,24 +209,14 @@ def _stage_problem(experiment: Experiment, sample: Sample, cycle: int, table: st
     return f"cycle {cycle}: {problem}" if problem else ""
 
 
-class _Extent(NamedTuple):
-    tile_px: tuple[int, int]
-    mosaic_px: tuple[int, int]
-    planes: int
-    tiles: int
+def manifests(layout: Layout) -> ManifestOf:
+    """Return a function from sample and cycle to the manifest, which is read once."""
 
+    @cache
+    def read(sample: str, cycle: int) -> Manifest:
+        return read_manifest(layout.manifest.format(sample=sample, cycle=cycle))
 
-def _extent(manifest: str) -> _Extent:
-    """Return the (y, x) of a tile and of the nominal mosaic, how many planes and tiles."""
-    y_px, x_px, z, tiles = 0.0, 0.0, 0, set()
-    for row in csv.DictReader(io.StringIO(manifest)):
-        if not row["channel"]:
-            break  # excluded tiles are listed last
-        tile_px = int(row["height_px"]), int(row["width_px"])
-        y_px, x_px = max(y_px, float(row["y_px"])), max(x_px, float(row["x_px"]))
-        z = max(z, int(row["z"]))
-        tiles.add(row["tile"])
-    return _Extent(tile_px, (int(y_px) + tile_px[0], int(x_px) + tile_px[1]), z + 1, len(tiles))
+    return read
 
 
 def check_files(experiment: Experiment, layout: Layout) -> None:
@@ -239,31 +229,34 @@ def check_files(experiment: Experiment, layout: Layout) -> None:
     ConfigError
         A file is absent or unusable.
     """
-    problems, seen = dict[str, None](), set[Any]()
-
-    @cache
-    def extent_of(path: str) -> _Extent | None:
-        # Path.is_file raises for names that are too long.
-        known = os.path.isfile(path)  # noqa: PTH113
-        return _extent(Path(path).read_text("utf-8")) if known else None
-
+    problems, compared = dict[str, None](), set[Any]()
+    manifest_of = manifests(layout)
     for section, sample, channel in product(
         ("illumination", "deconvolve"), experiment.samples, experiment.channels
     ):
         fields = {"sample": sample, "cycle": str(channel.cycle), "channel": channel.channel}
-        files = experiment.files(section, fields)
-        size = extent_of(layout.manifest.format(**fields))
-        if files and (of := (section, *files.items(), size)) not in seen:
-            seen.add(of)
+        if not (files := experiment.files(section, fields)):
+            continue
+        known = Path(layout.manifest.format(**fields)).is_file()
+        manifest = manifest_of(sample, channel.cycle) if known else None
+        size = (manifest.tile_px, manifest.depths[channel.channel]) if manifest else None
+        if (of := (section, *files.items(), size)) not in compared:
+            compared.add(of)
             problems |= dict.fromkeys(_file_problems(section, files, size, experiment.voxel_um))
     if problems:
         raise ConfigError(*problems)
 
 
 def _file_problems(
-    section: str, files: dict[str, str], size: _Extent | None, voxel_um: tuple[float, float, float]
+    section: str,
+    files: dict[str, str],
+    size: tuple[tuple[int, int], int] | None,
+    voxel_um: tuple[float, float, float],
 ) -> Iterator[str]:
-    """Yield what is wrong with files of a channel; of unknown size only whether they exist."""
+    """Yield what is wrong with files of a channel; ``size`` is of its tiles, and its planes.
+
+    Of unknown size only whether they exist.
+    """
     from tilewright.io.inputs.psf_file import read_psf
     from tilewright.io.tiff.metadata import DAMAGE_ERRORS
     from tilewright.kernels.deconvolve.psf import measured_psf
@@ -274,12 +267,13 @@ def _file_problems(
         yield f"{section}.{key} is {path[:200]}, which does not exist"
     if absent or not size:
         return
+    tile_px, planes = size
     try:
         if "flat_file" in files:
-            read_files(files["flat_file"], files.get("dark_file"), size.tile_px, 0.0)
+            read_files(files["flat_file"], files.get("dark_file"), tile_px, 0.0)
         if "psf_file" in files:
             image, pitch_um = read_psf(files["psf_file"])
-            measured_psf(image, pitch_um or voxel_um, voxel_um, 2 * size.planes - 1)
+            measured_psf(image, pitch_um or voxel_um, voxel_um, 2 * planes - 1)
     except DAMAGE_ERRORS as error:
         names = " and ".join(f"{section}.{key} ({path})" for key, path in files.items())
         yield f"{names} cannot be used: {error}"
@@ -298,36 +292,38 @@ def check_thresholds(experiment: Experiment) -> None:
     resolve_thresholds(experiment.thresholds())
 
 
-def data_size(experiment: Experiment, layout: Layout) -> Callable[[str | None], DataSize]:
+def data_size(
+    experiment: Experiment, layout: Layout, manifest_of: ManifestOf
+) -> Callable[[str | None], DataSize]:
     """Return a function from sample name to the size of its data.
 
-    ``None`` stands for the largest sample, for jobs over all samples.
+    ``None`` stands for the largest sample, for jobs over all samples; ``manifest_of`` is of
+    :func:`manifests`.
     """
 
     @cache
-    def extent_of(sample: str) -> _Extent:
-        paths = [
-            Path(layout.manifest.format(sample=sample, cycle=cycle)) for cycle in experiment.cycles
-        ]
+    def longest(sample: str) -> Manifest:
         # Cycles may have other grids: the longest manifest stands for all.
-        longest = max(paths, key=lambda path: (path.stat().st_size, path))
-        return _extent(longest.read_text("utf-8"))
+        def size_bytes(cycle: int) -> int:
+            return Path(layout.manifest.format(sample=sample, cycle=cycle)).stat().st_size
+
+        return manifest_of(sample, max(experiment.cycles, key=lambda c: (size_bytes(c), c)))
 
     @cache
     def size_of(sample: str | None) -> DataSize:
         if sample is None:
             return max((size_of(name) for name in experiment.samples), key=lambda s: s.mosaic_px)
-        extent = extent_of(sample)
+        manifest = longest(sample)
+        (height_px, width_px), tiles = manifest.tile_px, manifest.tiles
         return DataSize(
-            tiles=extent.tiles,
-            planes=extent.planes,
-            height_px=extent.tile_px[0],
-            width_px=extent.tile_px[1],
-            overlap=1.0
-            - math.sqrt(math.prod(extent.mosaic_px) / (extent.tiles * math.prod(extent.tile_px))),
+            tiles=tiles,
+            planes=max(manifest.depths.values()),
+            height_px=height_px,
+            width_px=width_px,
+            overlap=1.0 - math.sqrt(math.prod(manifest.mosaic_px) / (tiles * height_px * width_px)),
             cycles=len(experiment.cycles),
             channels=len(experiment.channels),
-            scan_tiles=sum(extent_of(name).tiles for name in experiment.scan_of(sample)),
+            scan_tiles=sum(longest(name).tiles for name in experiment.scan_of(sample)),
         )
 
     return size_of

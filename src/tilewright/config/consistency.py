@@ -206,8 +206,8 @@ def check_apart(results: Path, raw_dir: Path) -> None:
     ConfigError
         One is in the other.
     """
-    within, beside = results.resolve(), raw_dir.resolve()
-    if within.is_relative_to(beside) or beside.is_relative_to(within):
+    written, raw = results.resolve(), raw_dir.resolve()
+    if written.is_relative_to(raw) or raw.is_relative_to(written):
         raise ConfigError(
             f"results go to {results}, and the raw folder is {raw_dir}: neither may be in the "
             "other; name a folder of results beside it"

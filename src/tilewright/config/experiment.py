@@ -16,16 +16,24 @@ from tilewright.config.tables import Channel, Sample
 
 @dataclass(frozen=True)
 class Experiment:
-    """A validated experiment."""
+    """A validated experiment.
+
+    Attributes
+    ----------
+    settings : Settings
+        The configuration.
+    samples : dict[str, Sample]
+        In table order.
+    channels : tuple[Channel, ...]
+        Those of the cycles to process, ordered by cycle, then by table order.
+    table : tuple[Channel, ...]
+        The whole markers table in that order.
+    """
 
     settings: Settings
-    """The configuration."""
     samples: dict[str, Sample]
-    """In table order."""
     channels: tuple[Channel, ...]
-    """Those of the cycles to process, ordered by cycle, then by table order."""
     table: tuple[Channel, ...]
-    """The whole markers table in that order."""
 
     @cached_property
     def cycles(self) -> tuple[int, ...]:

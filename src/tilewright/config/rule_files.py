@@ -56,17 +56,6 @@ class RuleFiles:
         """Return an input function: a template over the channels of the job's cycle."""
         return lambda wildcards: self.planes(template, [int(wildcards.cycle)], wildcards.sample)
 
-    def of_scan(self, template: str) -> InputFunction:
-        """Return an input function: a template over all samples of the job's scan."""
-        return lambda wildcards: [
-            template.format(sample=sample, cycle=wildcards.cycle)
-            for sample in self.experiment.scan_of(wildcards.sample)
-        ]
-
-    def samples_of_scan(self, wildcards: Any) -> list[str]:
-        """Return all samples of the job's scan."""
-        return self.experiment.scan_of(wildcards.sample)
-
     def calibration(self, wildcards: Any) -> dict[str, str]:
         """Return what rule ``calibrate`` makes of the job's scan and cycle."""
         layout = self.layout

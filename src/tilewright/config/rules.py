@@ -29,19 +29,27 @@ _START_S = 8.0  # Snakemake starts twice in every Slurm job: 5.5 s measured on i
 
 @dataclass(frozen=True)
 class DataSize:
-    """Size of one sample."""
+    """Size of one sample.
+
+    Attributes
+    ----------
+    tiles, planes, height_px, width_px : int
+        Tiles of one cycle, z-planes, and pixels of one tile.
+    overlap : float
+        Fraction by which tiles make a smaller mosaic; below 0 where they leave gaps.
+    cycles, channels : int
+        Cycles of the sample, and channels over all cycles.
+    scan_tiles : int
+        Of all samples that share its flat-fields, where they are several.
+    """
 
     tiles: int
     planes: int
     height_px: int
     width_px: int
-    """Tiles of one cycle, z-planes, and pixels of one tile."""
     overlap: float
-    """Fraction by which tiles make a smaller mosaic; below 0 where they leave gaps."""
     cycles: int
     channels: int
-    """Cycles of the sample, and channels over all cycles."""
-    #: Of all samples that share its flat-fields, where they are several.
     scan_tiles: int = 0
 
     @property
@@ -155,27 +163,41 @@ def _small(size: DataSize, cpus: int) -> Cost:
 
 @dataclass(frozen=True)
 class Stage:
-    """Quality control of a rule's results, by module ``quality.stages.<name>``."""
+    """Quality control of a rule's results, by module ``quality.stages.<name>``.
+
+    Attributes
+    ----------
+    name : str
+        As in ``results/<sample>/qc/<name>_cycle1.json`` and in the table of verdicts.
+    title, about : str
+        Heading in the report, and the content of its pictures.
+    by_channel : bool
+        Whether the channels of a cycle have items each, or the cycle as a whole.
+    """
 
     name: str
-    """As in ``results/<sample>/qc/<name>_cycle1.json`` and in the table of verdicts."""
     title: str
     about: str
-    """Heading in the report, and the content of its pictures."""
     by_channel: bool = True
-    """Whether the channels of a cycle have items each, or the cycle as a whole."""
 
 
 @dataclass(frozen=True)
 class Rule:
-    """One rule."""
+    """One rule.
+
+    Attributes
+    ----------
+    name : str
+        As Snakemake knows it.
+    cost : CostOf
+        Size of the data and CPUs to :class:`Cost`.
+    stages : tuple[Stage, ...]
+        Quality control of its results.
+    """
 
     name: str
-    """As Snakemake knows it."""
     cost: CostOf = _small
-    """Size of the data and CPUs to :class:`Cost`."""
     stages: tuple[Stage, ...] = ()
-    """Quality control of its results."""
 
 
 _IMAGE_RULES = (
@@ -249,16 +271,22 @@ GPU_RULES = IMAGE_RULES - {"calibrate"}
 
 @dataclass(frozen=True)
 class DataSizes:
-    """Requests and times of the image rules."""
+    """Requests and times of the image rules.
+
+    Attributes
+    ----------
+    size_of : Callable[[str | None], DataSize]
+        Sample name to the size of its data.
+    kinds_of : Mapping[str, tuple[DeviceKind, ...]]
+        Rule to the device kinds that may run it, the preferred one first; others run on CPUs.
+    overrides : Mapping[str, Mapping[str, Any]]
+        Rule to ``{"cpus": …, "mem_mb": …, "runtime_min": …, "gpu_mem_mb": …}``; absent or None
+        means computed.
+    """
 
     size_of: Callable[[str | None], DataSize]
-    """Sample name to the size of its data."""
     kinds_of: Mapping[str, tuple[DeviceKind, ...]]
-    """Rule to the device kinds that may run it, the preferred one first; others run on CPUs."""
     overrides: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Rule to ``{"cpus": …, "mem_mb": …, "runtime_min": …, "gpu_mem_mb": …}``; absent or None means
-    computed.
-    """
 
     def models(self) -> dict[str, ResourceModel]:
         """Return the model of each rule."""

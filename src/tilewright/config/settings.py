@@ -9,11 +9,12 @@ from tilewright.stages.edf import METHODS, Method
 
 
 class Section(BaseModel):
-    """A configuration section: unknown keys and NaN are refused."""
+    """A configuration section: unknown keys and NaN are refused.
 
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    The meaning of its keys, in Markdown under `Attributes`, is that in ``config/README.md``.
+    """
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 Convention = Literal[
@@ -34,155 +35,203 @@ Convention = Literal[
 
 
 class Acquisition(Section):
-    """How the microscope tiled the specimen and named its files."""
+    """How the microscope tiled the specimen and named its files.
+
+    Attributes
+    ----------
+    convention
+        Format of the raw files, by their names: `codex` (`Cyc1_reg1/1_00001_Z001_CH1.tif`),
+        `pattern`, `imagexpress` (`_s1_w1`), `fiji` (`TileConfiguration.txt`); or by their metadata:
+        `ome_tiff`, `macsima`, `phenix`, `cv8000`, `ndtiff`, and with an extra `czi`, `nd2`, `lif`
+        ([raw data](../docs/raw-data.md#conventions)). `stitched`: images that are stitched already,
+        one file of channels per cycle; keys of tiles, and of the stages that make mosaics and
+        in-focus planes, are then refused.
+    pattern
+        For `pattern`: the path below `raw_dir` with the fields `{cycle}`, `{row}` and `{col}` or
+        `{tile}`, `{z}`, `{channel}`, `{region}` and `*`; formats such as `{tile:05}` are accepted.
+        A field that is absent means there is one; without `{z}` the pages of a file are its
+        z-planes.
+    counts_per_unit
+        Where raw files hold float32: what a value of 1 is in counts (65535 where they run from 0 to
+        1). Values are rounded and limited to 0 to 65,535.
+    pixel_um
+        Size of a pixel in the specimen.
+    z_step_um
+        Distance of z-planes.
+    reference_cycle
+        Cycle onto which the others are registered; one in the middle where tissue is lost with
+        time, since the image is in its frame.
+    """
 
     convention: Convention
-    """Format of the raw files, by their names: `codex` (`Cyc1_reg1/1_00001_Z001_CH1.tif`),
-    `pattern`, `imagexpress` (`_s1_w1`), `fiji` (`TileConfiguration.txt`); or by their metadata:
-    `ome_tiff`, `macsima`, `phenix`, `cv8000`, `ndtiff`, and with an extra `czi`, `nd2`, `lif`
-    ([raw data](../docs/raw-data.md#conventions)). `stitched`: images that are stitched already,
-    one file of channels per cycle; keys of tiles, and of the stages that make mosaics and
-    in-focus planes, are then refused.
-    """
     pattern: str | None = None
-    """For `pattern`: the path below `raw_dir` with the fields `{cycle}`, `{row}` and `{col}` or
-    `{tile}`, `{z}`, `{channel}`, `{region}` and `*`; formats such as `{tile:05}` are accepted. A
-    field that is absent means there is one; without `{z}` the pages of a file are its z-planes.
-    """
     counts_per_unit: Positive | None = None
-    """Where raw files hold float32: what a value of 1 is in counts (65535 where they
-    run from 0 to 1). Values are rounded and limited to 0 to 65,535.
-    """
     pixel_um: float = Field(ge=0.01, le=20)
-    """Size of a pixel in the specimen."""
     z_step_um: float = Field(default=1.0, ge=0.01, le=100)
-    """Distance of z-planes."""
     reference_cycle: int = Field(default=1, ge=0)
-    """Cycle onto which the others are registered; one in the middle where tissue is lost with
-    time, since the image is in its frame.
-    """
 
 
 class CameraSettings(Section):
-    """Offset and saturation of the camera."""
+    """Offset and saturation of the camera.
+
+    Attributes
+    ----------
+    offset_counts
+        Counts without light. Give it where you know it, above all where tiles do not overlap: the
+        estimate is then an upper bound.
+    saturation_counts
+        Counts at which the camera saturates; `auto`: where the histogram piles up, else the largest
+        value of the pixel type. Give it where the camera saturates earlier.
+    """
 
     offset_counts: Annotated[float, Field(ge=0)] | Auto = "auto"
-    """Counts without light. Give it where you know it, above all where tiles do
-    not overlap: the estimate is then an upper bound.
-    """
     saturation_counts: Annotated[int, Field(ge=1)] | Auto = "auto"
-    """Counts at which the camera saturates; `auto`: where the histogram piles up, else the
-    largest value of the pixel type. Give it where the camera saturates earlier.
-    """
 
 
 class OpticsSettings(Section):
-    """Optics from which the point spread function is computed."""
+    """Optics from which the point spread function is computed.
+
+    Attributes
+    ----------
+    numerical_aperture
+        Of the objective; below the refractive index of its immersion.
+    immersion_refractive_index
+        1.0 air, 1.33 water, 1.515 oil.
+    sample_refractive_index
+        Of the mounting medium: 1.33 for buffer, about 1.44 for glycerol media. Needed when
+        `depth_um` is above 0.
+    depth_um
+        Depth of the tissue below the coverslip at which the PSF is computed. At 0 (thin sections on
+        the coverslip) the PSF is symmetric and the sample's index plays no part.
+    """
 
     numerical_aperture: float | None = Field(default=None, gt=0, lt=1.7)
-    """Of the objective; below the refractive index of its immersion."""
     immersion_refractive_index: float | None = Field(default=None, ge=1, lt=1.8)
-    """1.0 air, 1.33 water, 1.515 oil."""
     sample_refractive_index: float | None = Field(default=None, ge=1, lt=1.8)
-    """Of the mounting medium: 1.33 for buffer, about 1.44 for glycerol media. Needed when
-    `depth_um` is above 0.
-    """
     depth_um: float = Field(default=0.0, ge=0, le=500)
-    """Depth of the tissue below the coverslip at which the PSF is computed. At 0 (thin sections
-    on the coverslip) the PSF is symmetric and the sample's index plays no part.
-    """
 
 
 class IlluminationSettings(Section):
-    """Flat-field and dark-field estimation."""
+    """Flat-field and dark-field estimation.
+
+    Attributes
+    ----------
+    method
+        `auto`: from overlaps and all tiles, or from eight and more tiles alone; `file`: a
+        flat-field you have; `none`: the microscope has corrected already.
+    flat_file, dark_file
+        For `file`: TIFFs of a tile's shape; `{sample}`, `{cycle}` and `{channel}` are filled in.
+    """
 
     method: Literal["auto", "file", "none"] = "auto"
-    """`auto`: from overlaps and all tiles, or from eight and more tiles alone;
-    `file`: a flat-field you have; `none`: the microscope has corrected already.
-    """
     flat_file: FieldsPath | None = None
     dark_file: FieldsPath | None = None
-    """For `file`: TIFFs of a tile's shape; `{sample}`, `{cycle}` and `{channel}` are filled in."""
 
 
 class PositionSettings(Section):
-    """Tile positions by phase correlation of overlaps."""
+    """Tile positions by phase correlation of overlaps.
+
+    Attributes
+    ----------
+    max_shift_px
+        Largest stage error; `auto` is 3 % of the shorter side of a tile, at most half the overlap,
+        at least 8 px. Larger where the stage is worse.
+    false_match_probability
+        Displacements of overlaps that are false with at most this probability are used. Smaller
+        where tiles are misplaced by false matches, larger where too few overlaps are accepted.
+    """
 
     max_shift_px: Positive | Auto = "auto"
-    """Largest stage error; `auto` is 3 % of the shorter side of a tile, at most half the
-    overlap, at least 8 px. Larger where the stage is worse.
-    """
     false_match_probability: Annotated[float, Field(gt=0, lt=1)] = 1e-4
-    """Displacements of overlaps that are false with at most this probability are used. Smaller
-    where tiles are misplaced by false matches, larger where too few overlaps are accepted.
-    """
 
 
 class DeconvolveSettings(Section):
-    """Deconvolution of the stitched z-stack."""
+    """Deconvolution of the stitched z-stack.
+
+    Attributes
+    ----------
+    method
+        `accelerated` Richardson-Lucy, or `none`: no PSF is known. The rule runs for the target
+        `deconvolution` and where `edf.method` asks for it. `none` is for single planes, stacks too
+        coarse in z, and microscopes whose PSF is not known.
+    iterations
+        A number, or `auto`: the count that predicts held-out photons best on a calibration tile. A
+        number where all channels or samples must be treated exactly alike.
+    psf_file
+        A measured PSF (z, y, x TIFF) at the data's voxel size instead of the computed one;
+        `{channel}` and `{cycle}` are filled in.
+    """
 
     method: Literal["accelerated", "none"] = "accelerated"
-    """`accelerated` Richardson-Lucy, or `none`: no PSF is known. The
-    rule runs for the target `deconvolution` and where `edf.method` asks for it. `none` is for
-    single planes, stacks too coarse in z, and microscopes whose PSF is not known.
-    """
     iterations: Annotated[int, Field(ge=1, le=500)] | Auto = "auto"
-    """A number, or `auto`: the count that predicts held-out photons best on a calibration tile. A
-    number where all channels or samples must be treated exactly alike.
-    """
     psf_file: FieldsPath | None = None
-    """A measured PSF (z, y, x TIFF) at the data's voxel size instead of the computed one;
-    `{channel}` and `{cycle}` are filled in.
-    """
 
 
 class EdfSettings(Section):
-    """Projection of the z-stack onto one in-focus plane."""
+    """Projection of the z-stack onto one in-focus plane.
+
+    Attributes
+    ----------
+    method
+        `multiplane_wiener`, or `focus_weighted` where `deconvolve.method` is `none`.
+        `multiplane_wiener` estimates the plane from the stitched stack with the optics: nothing is
+        deconvolved for it. `sum_projection` sums the deconvolved stack, every depth in focus.
+        `focus_weighted` mixes planes; of deconvolved stacks unless `deconvolve.method` is `none`.
+    """
 
     method: Literal["auto", Method] = "auto"
-    """`multiplane_wiener`, or `focus_weighted` where `deconvolve.method` is `none`.
-    `multiplane_wiener` estimates the plane from the stitched stack with the optics: nothing is
-    deconvolved for it. `sum_projection` sums the deconvolved stack, every depth in focus.
-    `focus_weighted` mixes planes; of deconvolved stacks unless `deconvolve.method` is `none`.
-    """
 
 
 class RegistrationSettings(Section):
-    """Registration of each cycle onto the reference cycle."""
+    """Registration of each cycle onto the reference cycle.
+
+    Attributes
+    ----------
+    max_shift_px
+        Largest shift between cycles; `auto` allows any shift that leaves enough tissue in common. A
+        limit where repetitive tissue is matched to the wrong place.
+    max_rotation_deg
+        Largest rotation between cycles; more where slides were taken out and put back.
+    allow_unregistered
+        Cycles that may stay unregistered when they do not match the reference. They are red in the
+        report. Any other cycle that does not match stops its sample.
+    """
 
     max_shift_px: Positive | Auto = "auto"
-    """Largest shift between cycles; `auto` allows any shift that leaves enough tissue in common. A
-    limit where repetitive tissue is matched to the wrong place.
-    """
     max_rotation_deg: float = Field(default=5.0, ge=0, le=20)
-    """Largest rotation between cycles; more where slides were taken out and put back.
-    """
     allow_unregistered: tuple[int, ...] = ()
-    """Cycles that may stay unregistered when they do not match the reference. They are red in the
-    report. Any other cycle that does not match stops its sample.
-    """
 
 
 class SubtractSettings(Section):
-    """Subtraction of the backgrounds that the markers table names."""
+    """Subtraction of the backgrounds that the markers table names.
+
+    Attributes
+    ----------
+    method
+        What the image of `background` is multiplied by before it is subtracted: `exposure`, the
+        ratio of both `exposure_ms`; `regression`, the slope of a line under the marker
+        ([background](../docs/background.md)); `none` subtracts nothing. Without a column
+        `background` in the markers table there is nothing to subtract.
+    """
 
     method: Literal["exposure", "regression", "none"] = "exposure"
-    """What the image of `background` is multiplied by before it is subtracted: `exposure`, the
-    ratio of both `exposure_ms`; `regression`, the slope of a line under the marker
-    ([background](../docs/background.md)); `none` subtracts nothing. Without a column
-    `background` in the markers table there is nothing to subtract.
-    """
 
 
 class OutputSettings(Section):
-    """How images are stored."""
+    """How images are stored.
+
+    Attributes
+    ----------
+    keep
+        `results`: stitched and deconvolved stacks, most of all bytes, are removed after their last
+        reader. `stacks` keeps them. The targets `stitching` and `deconvolution` keep what they
+        make.
+    ome_zarr_version
+        `"0.4"` for today's viewers, `"0.5"` for Zarr v3.
+    """
 
     keep: Literal["results", "stacks"] = "results"
-    """`results`: stitched and deconvolved stacks, most of all bytes, are removed after their last
-    reader. `stacks` keeps them. The targets `stitching` and `deconvolution` keep what they make.
-    """
     ome_zarr_version: Literal["0.4", "0.5"] = "0.4"
-    """`"0.4"` for today's viewers, `"0.5"` for Zarr v3."""
 
 
 class ThresholdSettings(Section):
@@ -193,14 +242,19 @@ class ThresholdSettings(Section):
 
 
 class QcSettings(Section):
-    """Verdicts."""
+    """Verdicts.
+
+    Attributes
+    ----------
+    on_fail
+        `stop`: the `qc` target fails when a verdict is `fail`, after the report is written.
+    thresholds
+        Limits of quality numbers, `metric: {warn: x, fail: y}`, over the
+        [defaults](../docs/quality.md#metrics).
+    """
 
     on_fail: Literal["stop", "continue"] = "continue"
-    """`stop`: the `qc` target fails when a verdict is `fail`, after the report is written."""
     thresholds: dict[str, ThresholdSettings] = Field(default_factory=dict)
-    """Limits of quality numbers, `metric: {warn: x, fail: y}`, over the
-    [defaults](../docs/quality.md#metrics).
-    """
 
 
 class RuleResources(Section):
@@ -214,42 +268,47 @@ class RuleResources(Section):
 
 
 class Settings(Section):
-    """The whole configuration."""
+    """The whole configuration.
+
+    Attributes
+    ----------
+    samples
+        Tab-separated table, one line per tissue: `sample` (letters, digits, `_`, `-`) and
+        `raw_dir`; the optional column `region` names its CODEX region, well or scene where a raw
+        folder has several. Samples of one `scan`, else of one folder, share flat-fields.
+    tiles
+        Comma-separated table, one line per sample, cycle and tile, as `tilewright init` writes it:
+        `sample`, `cycle`, `tile` (its number or name in the files), `y` and `x` of its first pixel
+        in the directions of the image, `unit` (`um` or `px`), `source` (where they come from),
+        `file` (one of its files, for you) and `use` (0: the tile is left out). Each cycle has an
+        origin of its own. Stitched images need none.
+    markers
+        Comma-separated table, one line per cycle and channel: `cycle`, `channel`, `marker` (names
+        must differ), `reference` (`TRUE` for one channel of each cycle, by which tiles are placed
+        and cycles registered: what every cycle shows, with structure in every tile, usually
+        nuclei), `emission_nm` (200 to 2000; needed for a computed PSF), `exposure_ms` (used where a
+        background is subtracted), `background` (the marker whose image is subtracted from this
+        one's, see `subtract`), `remove` (`TRUE`: left out of the final image, after it has served
+        as a background) and `shift_px` (`y x`, by which the optics displace the channel against the
+        reference channel; tiles are placed back by it, see [stitching](../docs/stitching.md)).
+        Channels that are not listed are not read.
+    results
+        Folder for everything that is written; no braces in its name.
+    cycles
+        Cycles of the markers table to process, such as `[1, 2]`; others wait, and their files are
+        not asked for. Without the reference cycle there are the targets up to `edf`. What is made
+        stays when cycles are added, except the final image, its quality and the report.
+    device
+        Where image rules run; `resources.<rule>.device` says it for one rule
+        ([devices](../docs/devices.md)).
+    """
 
     samples: PathText
-    """Tab-separated table, one line per tissue: `sample` (letters, digits, `_`, `-`) and
-    `raw_dir`; the optional column `region` names its CODEX region, well or scene where a raw folder
-    has several. Samples of one `scan`, else of one folder, share flat-fields.
-    """
     tiles: PathText | None = None
-    """Comma-separated table, one line per sample, cycle and tile, as `tilewright init` writes it:
-    `sample`, `cycle`, `tile` (its number or name in the files), `y` and `x` of its first pixel in
-    the directions of the image, `unit` (`um` or `px`), `source` (where they come from), `file` (one
-    of its files, for you) and `use` (0: the tile is left out). Each cycle has an
-    origin of its own. Stitched images need none.
-    """
     markers: PathText
-    """Comma-separated table, one line per cycle and channel: `cycle`, `channel`, `marker` (names
-    must differ), `reference` (`TRUE` for one channel of each cycle, by which tiles are placed and
-    cycles registered: what every cycle shows, with structure in every tile, usually nuclei),
-    `emission_nm` (200 to 2000; needed for a computed PSF), `exposure_ms` (used where a background
-    is subtracted), `background` (the marker whose image is subtracted from this one's, see
-    `subtract`), `remove` (`TRUE`: left out of the final image, after it has served as a
-    background) and `shift_px` (`y x`, by which the optics displace the channel against the
-    reference channel; tiles are placed back by it, see [stitching](../docs/stitching.md)).
-    Channels that are not listed are not read.
-    """
     results: ResultsPath = "results"
-    """Folder for everything that is written; no braces in its name."""
     cycles: Auto | Annotated[tuple[Annotated[int, Field(ge=0)], ...], Field(min_length=1)] = "auto"
-    """Cycles of the markers table to process, such as `[1, 2]`; others wait, and their files are
-    not asked for. Without the reference cycle there are the targets up to `edf`. What is made
-    stays when cycles are added, except the final image, its quality and the report.
-    """
     device: Literal["auto", "gpu", "cpu"] = "auto"
-    """Where image rules run; `resources.<rule>.device` says it for one rule
-    ([devices](../docs/devices.md)).
-    """
     acquisition: Acquisition
     camera: CameraSettings = CameraSettings()
     optics: OpticsSettings = OpticsSettings()

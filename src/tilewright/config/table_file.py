@@ -61,21 +61,24 @@ def read_table(
     if not lines and not may_be_empty:
         raise ConfigError(f"{path}: the table has no rows")
     adapter, rows, problems = TypeAdapter(model), list[tuple[int, _Row]](), list[str]()
-    properties = adapter.json_schema()["properties"]
-    described = {column: of.get("description", "a text") for column, of in properties.items()}
     for line, cells in lines:
         try:
             rows.append((line, adapter.validate_python(cells, context=context)))
         except ValidationError as error:
-            problem = error.errors()[0]
-            column = str(problem["loc"][0])
-            said = problem.get("ctx", {}).get("error") or f"must be {described[column]}"
-            text = printable(repr(cells[column]), 200)
-            problems.append(f"{path}, row {line}: {column} {text} {said}")
-    problems += (f"{path}: duplicate {said}" for said in _duplicates(rows, unique))
+            problems.append(f"{path}, row {line}: {_message(error, adapter, cells)}")
+    problems += (f"{path}: duplicate {shared}" for shared in _duplicates(rows, unique))
     if problems:
         raise ConfigError(*problems)
     return rows
+
+
+def _message(error: ValidationError, adapter: TypeAdapter[Any], cells: dict[str, str]) -> str:
+    """Return what is wrong with the first cell that is not of its type."""
+    problem = error.errors()[0]
+    column = str(problem["loc"][0])
+    description = adapter.json_schema()["properties"][column].get("description", "a text")
+    reason = problem.get("ctx", {}).get("error") or f"must be {description}"
+    return f"{column} {printable(repr(cells[column]), 200)} {reason}"
 
 
 def _duplicates(rows: list[tuple[int, _Row]], unique: Unique) -> Iterator[str]:

@@ -99,7 +99,15 @@ _TOKEN = Field(pattern="^[A-Za-z0-9-]{1,50}$", description="letters, digits and 
 
 @dataclass(frozen=True)
 class Sample:
-    """A row of the samples table: one tissue, in the folder of its raw tiles."""
+    """A row of the samples table: one tissue, in the folder of its raw tiles.
+
+    Attributes
+    ----------
+    scan : str
+        Samples of one scan, without one those of one folder, share their flat-fields.
+    region : str | None
+        Its piece of tissue, where the folder has several.
+    """
 
     sample: Annotated[
         str,
@@ -110,9 +118,7 @@ class Sample:
     ]
     raw_dir: Annotated[Path, BeforeValidator(_raw_dir)]
     scan: str = ""
-    """Samples of one scan, without one those of one folder, share their flat-fields."""
     region: Annotated[str | None, _TOKEN] = None
-    """Its piece of tissue, where the folder has several."""
 
     @property
     def name(self) -> str:
@@ -127,6 +133,11 @@ class Channel:
     ``background`` is the marker whose image is subtracted from this one's; a channel to
     ``remove`` is left out of the final image. Of each cycle one channel is its ``reference``, by
     which tiles are placed and cycles registered: usually nuclei.
+
+    Attributes
+    ----------
+    shift_px : tuple[float, float]
+        (y, x) by which the optics displace it against the reference channel.
     """
 
     cycle: _Cycle
@@ -152,7 +163,6 @@ class Channel:
         BeforeValidator(str.split),
         Field(description="y and x in pixels, such as 0.4 -1.25"),
     ] = (0.0, 0.0)
-    """(y, x) by which the optics displace it against the reference channel."""
 
 
 @dataclass(frozen=True)

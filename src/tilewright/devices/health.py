@@ -8,7 +8,7 @@ from pathlib import Path
 
 # Letters of CUDA's names (cudaErrorX and CUDA_ERROR_X alike) and sentences, without the rest.
 _DEVICE = (
-    "computeswrongly", "eccuncorrectable", "uncorrectableecc", "nvlinkuncorrectable",
+    "eccuncorrectable", "uncorrectableecc", "nvlinkuncorrectable",
     "cudaerrorcontained", "fallenoffthebus", "gpuislost", "gpurequiresrestart", "illegaladdress",
     "illegalmemoryaccess", "illegalinstruction", "invalidaddressspace", "cudaerrorinvalidpc",
     "misalignedaddress", "hardwarestackerror", "launchfailure", "launchfailed", "launchtimeout",

@@ -18,29 +18,44 @@ _NAME = "CUDA_VISIBLE_DEVICES"
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU, or one MIG instance of a GPU."""
+    """One GPU, or one MIG instance of a GPU.
+
+    Attributes
+    ----------
+    uuid : str
+        ``GPU-…`` or ``MIG-…``, which identifies it; ``index`` is for display.
+    index : int
+        Number by PCI bus; that of the parent for a MIG instance.
+    name : str
+        As NVML calls it.
+    total_b, used_b : int
+        Memory, and what all processes use of it.
+    parent : str | None
+        UUID of the GPU that a MIG instance is cut from.
+    """
 
     uuid: str
-    """``GPU-…`` or ``MIG-…``, which identifies it; ``index`` is for display."""
     index: int
-    """Number by PCI bus; that of the parent for a MIG instance."""
     name: str
-    """As NVML calls it."""
     total_b: int
     used_b: int
-    """Memory, and what all processes use of it."""
     parent: str | None = None
-    """UUID of the GPU that a MIG instance is cut from."""
 
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The GPUs of this machine at one moment."""
+    """The GPUs of this machine at one moment.
+
+    Attributes
+    ----------
+    devices : tuple[Device, ...]
+        Those that this process may use; of a GPU with MIG on its instances.
+    reason : str
+        Why there are none, or why some are excluded; may be empty.
+    """
 
     devices: tuple[Device, ...]
-    """Those that this process may use; of a GPU with MIG on its instances."""
     reason: str = ""
-    """Why there are none, or why some are excluded; may be empty."""
 
 
 def visible(

@@ -34,12 +34,18 @@ RETRY_S = 0.5
 
 @dataclass(frozen=True, slots=True)
 class Lease:
-    """A device that a job may use."""
+    """A device that a job may use.
+
+    Attributes
+    ----------
+    uuid : str
+        The device.
+    arrays_b : int
+        Most bytes of the job's arrays on it; 0 where that is not known.
+    """
 
     uuid: str
-    """The device."""
     arrays_b: int
-    """Most bytes of the job's arrays on it; 0 where that is not known."""
 
 
 def jobs_per_gpu() -> int:

@@ -7,21 +7,15 @@ Module ``quality.stages.<stage>`` has
 - ``CAPTION``, what the picture shows.
 """
 
-import json
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from tilewright.config.rules import STAGES
-from tilewright.io.results.result_file import (
-    checked_rows,
-    read_json,
-    result_file_errors,
-    write_result,
-)
+from tilewright.io.results.result_file import json_value, read_json, result_file_errors, write_json
+from tilewright.quality.metrics import Verdict
 from tilewright.quality.results import (
     NOT_APPLICABLE,
     QcContext,
@@ -36,28 +30,46 @@ Files = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class StageQc:
-    """Quality of a channel, or of a cycle, at one stage."""
+    """Quality of a channel, or of a cycle, at one stage.
+
+    Attributes
+    ----------
+    items, numbers
+        Numbers with a verdict, and numbers without one.
+    view : Any
+        What the stage's ``draw`` shows.
+    """
 
     items: list[QcResult]
     numbers: Mapping[str, Any]
-    """Numbers with a verdict, and numbers without one."""
     view: Any
-    """What the stage's ``draw`` shows."""
 
 
 @dataclass(frozen=True)
 class QcRecord:
-    """Quality of one stage of one cycle, as in its JSON file."""
+    """Quality of one stage of one cycle, as in its JSON file.
+
+    Attributes
+    ----------
+    sample, cycle, stage
+        Of what the numbers are.
+    items, numbers
+        Numbers with a verdict, and numbers without one.
+    caption : str
+        What its picture shows; also the alternative text.
+    """
 
     sample: str
     cycle: int
     stage: str
-    """Of what the numbers are."""
     items: tuple[QcResult, ...]
     numbers: dict[str, Any]
-    """Numbers with a verdict, and numbers without one."""
     caption: str
-    """What its picture shows; also the alternative text."""
+
+    @property
+    def verdict(self) -> Verdict:
+        """The worst of its items'."""
+        return worst(item.verdict for item in self.items)
 
 
 def evaluate_stage(
@@ -84,16 +96,16 @@ def evaluate_stage(
         Verdicts and picture.
     channels : sequence of (str, str)
         Token and marker of each channel of the cycle; without a marker the channel is named.
-
-    Raises
-    ------
-    ValueError
-        There is not a file for each channel, or no channel in a stage of channels.
     """
     module = import_module(f"tilewright.quality.stages.{stage}")
     context = QcContext(sample, cycle, stage, resolve_thresholds({}))
     if STAGES[stage].by_channel:
-        parts = _evaluate_channels(module, context, files, channels)
+        parts = {
+            token: module.evaluate(
+                replace(context, channel=token, marker=marker), _files_of(files, number)
+            )
+            for number, (token, marker) in enumerate(channels)
+        }
         numbers: Mapping[str, Any] = {token: part.numbers for token, part in parts.items()}
     else:
         parts = {"": module.evaluate(context, files)}
@@ -104,30 +116,13 @@ def evaluate_stage(
     write_qc(output_json, QcRecord(sample, cycle, stage, items, dict(numbers), caption))
 
 
-def _evaluate_channels(
-    module: Any, context: QcContext, files: Files, channels: Sequence[tuple[str, str]]
-) -> dict[str, StageQc]:
-    """Return the quality of each channel."""
-    if not channels:
-        raise ValueError(f"stage {context.stage} is evaluated by channel; give the channels")
-    files_of = _by_channel(files, len(channels))
+def _files_of(files: Files, channel: int) -> dict[str, Any]:
+    """Return the files of a channel by its number; those that are not lists are of all."""
     return {
-        token: module.evaluate(replace(context, channel=token, marker=marker), inputs)
-        for (token, marker), inputs in zip(channels, files_of, strict=True)
+        name: paths[channel] if isinstance(paths, list) else paths
+        for name, paths in files.items()
+        if paths != []
     }
-
-
-def _by_channel(files: Files, count: int) -> list[dict[str, Any]]:
-    """Return the files of each channel; those that are not lists are for all."""
-    lists = {name: list(paths) for name, paths in files.items() if isinstance(paths, list)}
-    for name, paths in lists.items():
-        if len(paths) not in (0, count):
-            raise ValueError(f"{len(paths)} files of '{name}' for {count} channels")
-    shared = {name: path for name, path in files.items() if name not in lists}
-    return [
-        {**shared, **{name: paths[k] for name, paths in lists.items() if paths}}
-        for k in range(count)
-    ]
 
 
 def apply_thresholds(
@@ -152,30 +147,18 @@ def apply_thresholds(
     return replace(record, items=tuple(map(evaluate, record.items)))
 
 
-def _json_value(value: Any) -> Any:
-    """Return JSON values: numbers rounded to six digits, NaN and infinity as null."""
-    if isinstance(value, Mapping):
-        return {str(k): _json_value(v) for k, v in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_json_value(v) for v in value]
-    if isinstance(value, bool | int | str) or value is None:
-        return value
-    number = float(value)
-    return float(f"{number:.6g}") if math.isfinite(number) else None
-
-
 def write_qc(path: Path, record: QcRecord) -> None:
     """Write a record atomically."""
     content = {
         "sample": record.sample,
         "cycle": record.cycle,
         "stage": record.stage,
-        "verdict": worst(item.verdict for item in record.items),
+        "verdict": record.verdict,
         "caption": record.caption,
         "items": [asdict(item) for item in record.items],
         "numbers": record.numbers,
     }
-    write_result(path, json.dumps(_json_value(content), indent=1, allow_nan=False) + "\n")
+    write_json(path, json_value(content))
 
 
 def read_qc(path: Path) -> QcRecord:
@@ -188,8 +171,6 @@ def read_qc(path: Path) -> QcRecord:
     """
     with result_file_errors(path, "quality file"):
         content = read_json(path)
-        required = [each.name for each in fields(QcResult) if each.default is MISSING]
-        rows = checked_rows(content["items"], "items", required)
-        items = tuple(QcResult(**row) for row in rows)
+        items = tuple(QcResult(**row) for row in content["items"])
         keys = ("sample", "cycle", "stage", "numbers", "caption")
         return QcRecord(items=items, **{key: content[key] for key in keys})

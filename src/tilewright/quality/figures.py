@@ -9,7 +9,10 @@ from matplotlib import patheffects
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
+from matplotlib.font_manager import FontProperties
+from matplotlib.patches import Rectangle
+from matplotlib.text import Text
+from mpl_toolkits.axes_grid1.anchored_artists import AnchoredSizeBar
 from numpy.typing import NDArray
 from skimage.measure import block_reduce
 
@@ -20,12 +23,13 @@ from tilewright.io.results.result_file import result_path
 DPI = 110
 #: Of Okabe and Ito: colour-blind readers can tell them from each other.
 BLUE, ORANGE, RED, GREY = "#0072B2", "#E69F00", "#D55E00", "#8a8f98"
-#: Longest side of the picture of a mosaic.
-THUMBNAIL_PX = 700
+#: Longest side of the picture of a mosaic, and side of a crop: some twenty cells, and two fit the
+#: page side by side with their text.
+THUMBNAIL_PX, CROP_PX = 700, 256
 
 
 def new_figure(width_in: float, height_in: float) -> Figure:
-    """Return a white figure drawn by Agg, apart from any global state."""
+    """Return a white figure drawn by Agg, without any global state."""
     figure = Figure(figsize=(width_in, height_in), dpi=DPI, layout="constrained")
     FigureCanvasAgg(figure)
     return figure
@@ -81,21 +85,44 @@ def scale_bar(axes: Axes, pixel_um: float, width_px: int) -> None:
     wish = 0.2 * width_px * pixel_um
     power = 10.0 ** np.floor(np.log10(wish))
     length_um = max(step * power for step in (1, 2, 5) if step * power <= wish)
-    length = length_um / pixel_um / width_px
-    rim = [patheffects.withStroke(linewidth=4.5, foreground="black")]
-    bar = Line2D([0.03, 0.03 + length], [0.045, 0.045], color="white", lw=3)
-    bar.set(transform=axes.transAxes, path_effects=rim)
-    axes.add_artist(bar)  # an artist, for a line of the axes would change their limits
-    axes.annotate(
+    bar = AnchoredSizeBar(
+        axes.transData,
+        length_um / pixel_um,
         f"{length_um:g} µm",
-        (0.03, 0.045),
-        xytext=(0, 4),
-        xycoords="axes fraction",
-        textcoords="offset points",
+        "lower left",
         color="white",
-        fontsize=7,
-        path_effects=[patheffects.withStroke(linewidth=2, foreground="black")],
+        frameon=False,
+        label_top=True,
+        borderpad=0.8,
+        size_vertical=width_px / 90,
+        fontproperties=FontProperties(size=7),
     )
+    for artist in bar.findobj(lambda one: isinstance(one, Rectangle | Text)):
+        artist.set_path_effects([patheffects.withStroke(linewidth=2, foreground="black")])
+    axes.add_artist(bar)
+
+
+def small_multiples(
+    count: int, columns: int, width_in: float, height_in: float
+) -> tuple[Figure, list[Axes]]:
+    """Return a new figure, and its axes for so many pictures of one size, by rows."""
+    columns = min(count, columns)
+    rows = -(-count // columns)
+    figure = new_figure(min(10, width_in * columns), max(height_in * rows, 1.5))
+    axes = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+    for unused in axes[count:]:
+        unused.set_axis_off()
+    return figure, axes[:count]
+
+
+def window(shape: Sequence[int], centre: tuple[float, float]) -> tuple[slice, slice]:
+    """Return the window of ``CROP_PX`` around a pixel (y, x), moved inside the image."""
+    starts = [
+        int(np.clip(round(at - CROP_PX / 2), 0, max(n - CROP_PX, 0)))
+        for n, at in zip(shape, centre, strict=True)
+    ]
+    rows, columns = (slice(at, min(at + CROP_PX, n)) for at, n in zip(starts, shape, strict=True))
+    return rows, columns
 
 
 def overlay(

@@ -39,24 +39,36 @@ class Threshold:
 
 @dataclass(frozen=True, kw_only=True)
 class Metric:
-    """A quality number: what it is called, and what it means when it is bad."""
+    """A quality number: what it is called, and what it means when it is bad.
+
+    Attributes
+    ----------
+    title : str
+        Name in tables.
+    what : str
+        What the number is, in Markdown: ``docs/quality.md`` is written from it.
+    reason : str
+        Code of a verdict that is not ``pass``: a key of :data:`REASONS`.
+    bad : str
+        What a bad value means and what to do; ends the sentence.
+    threshold : Threshold
+        Default limits.
+    stages : tuple[str, ...]
+        The stages that measure it.
+    unit : str
+        ``%`` prints a share as percent.
+    compares_tiles : bool
+        Whether it compares tiles with each other: it does not apply to a single one.
+    """
 
     title: str
-    """Name in tables."""
     what: str
-    """What the number is, in Markdown: ``docs/quality.md`` is written from it."""
     reason: str
-    """Code of a verdict that is not ``pass``: a key of :data:`REASONS`."""
     bad: str
-    """What a bad value means and what to do; ends the sentence."""
     threshold: Threshold
-    """Default limits."""
     stages: tuple[str, ...]
-    """The stages that measure it."""
     unit: str = ""
-    """``%`` prints a share as percent."""
     compares_tiles: bool = False
-    """Whether it compares tiles with each other: it does not apply to a single one."""
 
     def format(self, value: float) -> str:
         """Return a value with its unit, three significant digits and no power of ten.
@@ -71,17 +83,23 @@ class Metric:
 
 @dataclass(frozen=True, kw_only=True)
 class Reason:
-    """What a verdict that is not ``pass`` gives as its reason."""
+    """What a verdict that is not ``pass`` gives as its reason.
+
+    Attributes
+    ----------
+    remedy : str
+        What to look at and to try, in Markdown.
+    title : str
+        Heading on the page; the code in words where the table gives none.
+    """
 
     remedy: str
-    """What to look at and to try, in Markdown."""
     title: str
-    """Heading on the page; the code in words where the table gives none."""
 
 
 # Every quality job reads it: 5 ms of CPU time, 30 with PyYAML's own parser.
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-_TABLE = yaml.load(Path(__file__).with_name("metrics.yaml").read_text("utf-8"), _LOADER)
+_TABLE = yaml.load(Path(__file__).with_name("metrics.yaml").read_bytes(), _LOADER)
 #: Every number with a verdict, by name. The defaults of ``qc.thresholds``.
 METRICS = {
     name: Metric(

@@ -4,13 +4,13 @@ import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 from tilewright.errors import ConfigError
-from tilewright.io.results.result_file import checked_rows
 from tilewright.quality.metrics import METRICS, Direction, Metric, Threshold, Verdict
 
-RANK: dict[Verdict, int] = {"pass": 0, "warn": 1, "fail": 2}
+#: The best is the least.
+RANK: dict[Verdict, int] = {verdict: rank for rank, verdict in enumerate(get_args(Verdict))}
 #: Reason of a number that there is none of.
 NOT_APPLICABLE = "not_applicable"
 #: Stages whose locations are in the frame of the final image.
@@ -39,6 +39,11 @@ class QcResult:
     reason: str
     sentence: str
     detail: str = ""
+
+    @property
+    def name(self) -> str:
+        """The marker, or the channel where no marker is given; empty for the whole cycle."""
+        return self.marker or self.channel
 
 
 @dataclass(frozen=True)
@@ -104,17 +109,23 @@ class QcContext:
 
 @dataclass(frozen=True)
 class ImageLocation:
-    """Where a number is worst; stages list theirs as ``places`` in their numbers."""
+    """Where a number is worst; stages list theirs as ``places`` in their numbers.
+
+    Attributes
+    ----------
+    metric : str
+        A key of ``METRICS``.
+    y_px, x_px : float
+        In the frame of the final image for the stages ``REGISTERED``, in that of the cycle's mosaic
+        for the others.
+    value : float | None
+        The number there, in the unit of the metric; ``None`` where it has none of its own.
+    """
 
     metric: str
-    """A key of ``METRICS``."""
     y_px: float
     x_px: float
-    """In the frame of the final image for the stages ``REGISTERED``, in that of the cycle's mosaic
-    for the others.
-    """
     value: float | None = None
-    """The number there, in the unit of the metric; ``None`` where it has none of its own."""
 
 
 class LocatedIssue(NamedTuple):
@@ -130,8 +141,7 @@ def located_issues(cycle: int, stage: str, numbers: Mapping[str, Any]) -> Iterat
     """Yield the locations that a stage listed in its numbers, or in those of its channels."""
     parts = {"": numbers} | {k: v for k, v in numbers.items() if isinstance(v, dict)}
     for channel, part in parts.items():
-        name = f"the places of stage {stage}, cycle {cycle},"
-        for row in checked_rows(part.get("places", []), name, ("metric", "y_px", "x_px")):
+        for row in part.get("places", []):
             yield LocatedIssue(cycle, stage, channel, ImageLocation(**row))
 
 
@@ -154,18 +164,11 @@ def resolve_thresholds(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, 
             near = difflib.get_close_matches(name, METRICS, n=1)
             hint = f"did you mean '{near[0]}'?" if near else f"metrics: {', '.join(METRICS)}"
             raise ConfigError(f"qc.thresholds names no metric '{name}'; {hint}")
-        changes = {k: v for k, v in values.items() if k != "direction" or v is not None}
-        resolved[name] = limits = replace(resolved[name], **changes)
+        resolved[name] = limits = replace(resolved[name], **values)
         warn, fail = limits.warn, limits.fail
-        if (
-            warn is not None
-            and fail is not None
-            and warn != fail
-            and limits.verdict(fail) == "pass"
-        ):
+        if fail is not None and warn not in (None, fail) and limits.verdict(fail) == "pass":
             raise ConfigError(
-                f"qc.thresholds.{name}: with direction '{limits.direction}', fail ({fail}) must "
-                f"lie beyond warn ({warn})"
+                f"qc.thresholds.{name}: fail ({fail}) must lie {limits.direction} warn ({warn})"
             )
     return resolved
 

@@ -12,7 +12,7 @@ from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.metrics import LOW_BAND, focus_score, ncc
 from tilewright.kernels.noise import NOISE_KERNEL
 from tilewright.kernels.register.warp import Transform, displacement
-from tilewright.quality.figures import thumbnail
+from tilewright.quality.figures import CROP_PX, thumbnail
 from tilewright.quality.results import ImageLocation, QcContext, QcResult
 
 #: Quality is measured on one CPU, never on a GPU.
@@ -23,8 +23,8 @@ NO_SIGNAL_DETAIL = "nothing stands out from the noise"
 #: Correlation of a block's odd and even planes from which they show the same light. Noise reaches
 #: 0.3; what the focus score takes for a signal is 0.7 by its own measure (SIGNAL_GUARD).
 _SAME = 0.5
-#: Blocks compared with the stack, and their side: columns of 20 planes are 5 MB each.
-_DETAIL_BLOCKS, _DETAIL_PX = 8, 256
+#: Blocks compared with the stack: columns of 20 planes are 5 MB each.
+_DETAIL_BLOCKS = 8
 #: Blur is looked for in so many blocks with tissue, a half of their side apart or more; as many as
 #: this must touch.
 _BLUR_BLOCKS, _BLUR_PX, _BLUR_LEAST = 512, 128, 3
@@ -115,20 +115,28 @@ def _starts(length: int, side: int) -> list[int]:
 
 @dataclass(frozen=True)
 class FocusScan:
-    """Sharpness through the stack at sampled blocks."""
+    """Sharpness through the stack at sampled blocks.
+
+    Attributes
+    ----------
+    blocks : list[tuple[int, int]]
+        Full-resolution origins.
+    side : int
+        Their size in px.
+    scores : float64 (blocks, z)
+        Band-ratio focus; NaN where a block has no signal.
+    best_plane : int
+        Plane that is sharpest over all blocks, each by shares of its best score; the middle one
+        where nothing has signal.
+    small : float32 (y, x)
+        That plane, ``factor`` times smaller.
+    """
 
     blocks: list[tuple[int, int]]
-    """Full-resolution origins."""
     side: int
-    """Their size in px."""
     scores: NDArray[np.float64]
-    """float64 (blocks, z): band-ratio focus; NaN where a block has no signal."""
     best_plane: int
-    """Plane that is sharpest over all blocks, each by shares of its best score; the middle one
-    where nothing has signal.
-    """
     small: NDArray[np.float32]
-    """float32 (y, x): that plane, ``factor`` times smaller."""
     factor: int
 
     @property
@@ -138,15 +146,16 @@ class FocusScan:
         return float(np.median(np.nanmax(good, axis=1))) if len(good) else float("nan")
 
 
-def scan_focus(mosaic: Mosaic, *, side: int = 256, count: int = 16) -> FocusScan:
+def scan_focus(mosaic: Mosaic, *, count: int = 16) -> FocusScan:
     """Measure focus through a stack.
 
-    Reads one plane for the thumbnail twice at most, and ``count`` columns of blocks.
+    Reads one plane for the thumbnail twice at most, and ``count`` columns of blocks, of
+    ``CROP_PX`` or as large as the mosaic.
     """
     middle = mosaic.shape[0] // 2
     small, factor = thumbnail(mosaic, middle)
-    blocks = textured_blocks(small, factor, mosaic.shape[1:], side, count)
-    side = min(side, *mosaic.shape[1:])
+    blocks = textured_blocks(small, factor, mosaic.shape[1:], CROP_PX, count)
+    side = min(CROP_PX, *mosaic.shape[1:])
     scores = np.full((len(blocks), mosaic.shape[0]), np.nan)
     for k, (y, x) in enumerate(blocks):
         column = mosaic.read(slice(None), slice(y, y + side), slice(x, x + side))
@@ -183,7 +192,7 @@ def evaluate_detail(context: QcContext, made: Mosaic, stack: Mosaic) -> QcResult
 
     Median of blocks; of a stack that was ``made`` its own sharpest plane counts.
     """
-    scan = scan_focus(stack, side=_DETAIL_PX, count=_DETAIL_BLOCKS)
+    scan = scan_focus(stack, count=_DETAIL_BLOCKS)
     ratios = []
     for (y, x), scores in zip(scan.blocks, scan.scores, strict=True):
         if np.isfinite(scores).any():

@@ -1,6 +1,5 @@
 """All verdicts of a run in three tables, and what to do when one is ``fail``."""
 
-import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -8,9 +7,9 @@ from typing import Any, Literal
 
 from tilewright.errors import QualityError
 from tilewright.io.results.result_file import (
-    checked_rows,
     read_json,
     result_file_errors,
+    write_json,
     write_result,
 )
 from tilewright.quality.evaluate import apply_thresholds, read_qc
@@ -95,7 +94,7 @@ def write_summary(
             {"sample": r.sample, "cycle": r.cycle, "stage": r.stage, **r.numbers} for r in records
         ],
     }
-    write_result(qc_json, json.dumps(content, indent=1, allow_nan=False) + "\n")
+    write_json(qc_json, content)
     columns = [f.name for f in fields(QcResult) if f.name != "detail"]  # the sentence holds it
     rows = [{name: getattr(item, name) for name in columns} for item in items]
     write_result(qc_csv, csv_text(columns, rows))
@@ -113,10 +112,7 @@ def write_trusted_markers(
         The summary is not what was written.
     """
     with result_file_errors(qc_json, "summary of quality"):
-        rows = checked_rows(
-            read_json(qc_json)["items"], "items", [f.name for f in fields(QcResult)]
-        )
-        items = [QcResult(**row) for row in rows]
+        items = [QcResult(**row) for row in read_json(qc_json)["items"]]
     write_result(output, csv_text(_COLUMNS, trusted_markers(items, channels)))
     return items
 
@@ -132,8 +128,7 @@ def stop_on_failure(items: Iterable[QcResult], on_fail: Literal["stop", "continu
     failed = [item for item in items if item.verdict == "fail"]
     if failed and on_fail == "stop":
         lines = [
-            f"  {item.sample} cycle {item.cycle} {item.marker or item.channel or 'all channels'}: "
-            f"{item.sentence}"
+            f"  {item.sample} cycle {item.cycle} {item.name or 'all channels'}: {item.sentence}"
             for item in failed
         ]
         raise QualityError(

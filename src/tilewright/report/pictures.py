@@ -31,9 +31,13 @@ class Picture:
     height: int
 
 
-def embed(pixels: NDArray[np.uint8], level: int = 84) -> Picture:
-    """Encode grey (y, x) or RGB (y, x, 3) as WebP of a quality of 0 to 100 in a data URI."""
-    colour = pixels if pixels.ndim == 3 else np.repeat(pixels[..., None], 3, axis=2)
+def embed(pixels: NDArray[Any], level: int = 84) -> Picture:
+    """Encode grey (y, x) or RGB (y, x, 3) as WebP of a quality of 0 to 100 in a data URI.
+
+    Pixels are uint8, or floats from 0 to 1.
+    """
+    counts = pixels if pixels.dtype == np.uint8 else np.rint(255 * pixels).astype(np.uint8)
+    colour = counts if counts.ndim == 3 else np.repeat(counts[..., None], 3, axis=2)
     code = imagecodecs.webp_encode(np.ascontiguousarray(colour), level=level, lossless=False)
     data = "data:image/webp;base64," + base64.b64encode(code).decode("ascii")
     return Picture(data, pixels.shape[1], pixels.shape[0])
@@ -112,7 +116,7 @@ def render(
     composite = np.clip(np.asarray(total), 0, 1)
     step = max(1, -(-max(planes[0].shape) // channel_px))
     return Rendering(
-        embed(np.rint(255 * composite).astype(np.uint8)),
+        embed(composite),
         [(image.channel_names[k], to_hex(c)) for k, c in zip(chosen, colours, strict=True)],
-        [embed(np.rint(255 * plane[::step, ::step]).astype(np.uint8)) for plane in planes],
+        [embed(plane[::step, ::step]) for plane in planes],
     )

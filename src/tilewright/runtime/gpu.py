@@ -1,10 +1,9 @@
-"""The GPU of a job: its lease, a self-test before use, and the record of its failure."""
+"""The GPU of a job: its lease, and the record of its failure."""
 
 import contextlib
 import logging
 import os
 from collections.abc import Iterator
-from typing import Any
 
 from tilewright.devices.health import is_fault_of_device, record_failure
 from tilewright.devices.lease_folder import lease_root
@@ -15,9 +14,6 @@ from tilewright.kernels.backend import Backend, gpu_backend
 from tilewright.kernels.device_memory import record_peak
 
 logger = logging.getLogger("tilewright")
-
-#: The number of `self_test` by NumPy: integers that wrap around, so it is the same everywhere.
-_EXPECTED = 2251005875580922
 
 
 @contextlib.contextmanager
@@ -45,8 +41,6 @@ def leased_backend(job: str, gpu_mem_mb: int) -> Iterator[Backend]:
         lease = _take_device(job, gpu_mem_mb, locks)
         try:
             backend = gpu_backend()
-            if problem := self_test(backend.xp):
-                raise DeviceError(f"GPU {lease.uuid} fails its first computation: {problem}")
             try:
                 yield backend
             finally:
@@ -88,24 +82,6 @@ def _wait_limit_s() -> float:
         return float(text)
     except ValueError:
         raise DeviceError(f"TILEWRIGHT_WAIT_LIMIT_S is '{text}'; set it to seconds") from None
-
-
-def self_test(xp: Any) -> str:
-    """Compute a known number with an array library; return the error as text, empty if none.
-
-    Numbers in 4 MB of memory are mixed, each with a distant one, and their sum is copied from the
-    device (for CuPy the current one), so nothing is pending afterwards.
-    """
-    try:
-        cells = xp.arange(1 << 20, dtype=xp.uint32)
-        for _ in range(8):
-            cells = cells * xp.uint32(1664525) + xp.uint32(1013904223)
-            cells = (cells ^ (cells >> xp.uint32(15))) + xp.roll(cells, 4099)
-        checksum = int(cells.sum(dtype=xp.uint64))
-    except (RuntimeError, MemoryError) as error:
-        return f"{type(error).__name__}: {error}"
-    wrong = f"the device computes wrongly: the checksum is {checksum}, not {_EXPECTED}"
-    return "" if checksum == _EXPECTED else wrong
 
 
 def _record_failure(job: str, uuid: str, reason: str) -> None:

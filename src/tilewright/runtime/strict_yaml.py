@@ -17,12 +17,12 @@ class _StrictLoader(yaml.SafeLoader):
     """Refuses duplicate keys, of which YAML itself takes the last."""
 
     def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
-        """Name the line of a value that is no date or number, though it looks like one."""
+        """Name the line of a value that is written like a date or number and is none."""
         try:
             return super().construct_object(node, deep)
         except (ValueError, ArithmeticError, LookupError, AttributeError):
-            said = f"a value that is no {node.tag.rpartition(':')[2]}; correct or quote it"
-            raise MarkedYAMLError(problem=said, problem_mark=node.start_mark) from None
+            reason = f"a value that is no {node.tag.rpartition(':')[2]}; correct or quote it"
+            raise MarkedYAMLError(problem=reason, problem_mark=node.start_mark) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         """Refuse a duplicate key."""
@@ -30,8 +30,8 @@ class _StrictLoader(yaml.SafeLoader):
         for key, _ in node.value:
             name, line = printable(key.value, 100), key.start_mark.line + 1
             if name in lines:
-                said = f"duplicate key '{name}' (lines {lines[name]} and {line}); remove one"
-                raise yaml.YAMLError(said)
+                reason = f"duplicate key '{name}' (lines {lines[name]} and {line}); remove one"
+                raise yaml.YAMLError(reason)
             lines[name] = line
         return super().construct_mapping(node, deep)
 

@@ -26,7 +26,7 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Job:
-    """A job leases a device and uses all that it may, for a while or until a file is there.
+    """A job leases a device and uses all that it may, for a while.
 
     It is killed ``die_s`` after it asked, where that is not 0.
     """
@@ -36,7 +36,6 @@ class Job:
     gib: int
     hold_s: float = 0.0
     die_s: float = 0.0
-    until: Path | None = None
     visible: str | None = None
     limit_s: float = float("inf")
 
@@ -74,8 +73,6 @@ class Job:
                 if used_b + RESERVE_B > device["total_b"]:
                     (self.folder / "broken").write_text(f"{device}: {there}")
             time.sleep(self.hold_s)
-            while self.until and not self.until.exists():
-                time.sleep(0.005)
             path.unlink()
 
     def say(self, event: str) -> None:

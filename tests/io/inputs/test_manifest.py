@@ -15,8 +15,9 @@ from tests.support.tile_tables import grid_rows
 from tilewright.errors import RawDataError
 from tilewright.io.inputs import raw_headers
 from tilewright.io.inputs.manifest import build_manifest
+from tilewright.io.inputs.plane_table import read_manifest
 from tilewright.io.inputs.tile_planes import TilePlace, TileRows
-from tilewright.io.inputs.tiles import excluded_tiles, open_tiles
+from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.tiff.headers import RawHeader
 from tilewright.kernels.tile_positions.tile_order import tile_places
 
@@ -299,7 +300,7 @@ def test_tiles_that_the_table_does_not_use_are_neither_read_nor_checked(raw: Pat
         path = raw.parent / f"out/cycle{cycle}.csv"
         for channel in ("1", "2"):
             assert {*open_tiles(path, channel).name.tolist()} == {*"123456"} - {left_out}
-        assert excluded_tiles(path) == [left_out]
+        assert read_manifest(path).excluded == [left_out]
     before = path.stat().st_mtime_ns
     assert build(raw, places=places) == lines
     assert path.stat().st_mtime_ns == before
@@ -317,7 +318,7 @@ def test_a_tile_taken_again_is_no_gap(raw: Path) -> None:
         again = place._replace(tile="7", x_px=place.x_px + off_px)
         build(raw, places={1: TileRows([*left_out.places, again])})
         path = raw.parent / "out/cycle1.csv"
-        assert excluded_tiles(path) == gaps
+        assert read_manifest(path).excluded == gaps
         assert {*open_tiles(path, "1").name.tolist()} == {*"134567"}
 
 

@@ -35,16 +35,15 @@ def test_written_fields_read_back_exactly_and_are_the_same_bytes(tmp_path: Path)
 
 def test_damaged_results_are_to_be_made_again(tmp_path: Path) -> None:
     written = write_illumination(tmp_path / "a", {"0": (fields(), {}), "1": (fields(), {})})
-    dark = written[1]
     for path in written:
         whole = path.read_bytes()
-        for damaged in (whole[: len(whole) // 2], b"no TIFF", b""):
-            path.write_bytes(damaged)
-            with pytest.raises(ResultFileError, match=rf"{path} is not what was written; delete"):
-                read_illumination(*written, "1")
+        path.write_bytes(whole[: len(whole) // 2])
+        with pytest.raises(ResultFileError, match=rf"{path} is not what was written; delete"):
+            read_illumination(*written, "1")
         path.write_bytes(whole)
     with pytest.raises(ResultFileError, match="record of flat-fields"):
         read_illumination(*written, "2")
+    dark = written[1]
     checksum_path(dark).unlink()
     tifffile.imwrite(dark, np.zeros((2, 3, 3), dtype=np.float32), photometric="minisblack")
     with pytest.raises(ResultFileError, match=rf"{dark} is no dark-field of that flat-field"):

@@ -38,17 +38,10 @@ def test_positions_come_back(rows: list[tuple[float, float, int]]) -> None:
         np.testing.assert_array_equal(getattr(found, name), getattr(written, name))
 
 
-@pytest.mark.parametrize(
-    ("text", "says"),
-    [
-        (HEADER + "s,1,0,0,1,0,0,0\ns,2,0,1,one,0,0,0\n", "'one'"),
-        (HEADER + "s,1,0,0,1,0,0,0\ns,1,0,1,2,9,0,0\n", "duplicate tile"),
-    ],
-)
-def test_bad_positions_are_refused(tmp_path: Path, text: str, says: str) -> None:
+def test_positions_that_are_no_numbers_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "positions.csv"
-    path.write_text(text)
-    with pytest.raises(ResultFileError, match=says):
+    path.write_text(HEADER + "s,1,0,0,1,0,0,0\ns,2,0,1,one,0,0,0\n")
+    with pytest.raises(ResultFileError, match="'one'"):
         read_positions(path)
 
 

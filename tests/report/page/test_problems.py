@@ -6,8 +6,9 @@ import pytest
 
 from tests.support.mosaics import write_mosaic
 from tilewright.quality.evaluate import QcRecord
+from tilewright.quality.figures import CROP_PX
 from tilewright.quality.results import QcContext, QcResult, resolve_thresholds
-from tilewright.report.page.problems import CROP_PX, Pixels, problems
+from tilewright.report.page.problems import Pixels, problems
 
 LIMITS = resolve_thresholds({})
 

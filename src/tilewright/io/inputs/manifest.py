@@ -6,8 +6,6 @@ size and time of change are as in it are not opened again.
 """
 
 import contextlib
-import csv
-import io
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -16,19 +14,16 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from tilewright.errors import RawDataError
+from tilewright.errors import RawDataError, ResultFileError
 from tilewright.io.formats import scan, stitched
 from tilewright.io.formats.common import RAW_DIR_FILE, RawPlane, ScanOptions, select_region
+from tilewright.io.inputs.plane_table import Manifest, PlaneRow, read_manifest
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tile_planes import PlacedPlanes, TileRows, place_planes
-from tilewright.io.results.result_file import compare_checksum, write_result
+from tilewright.io.results.result_file import write_result
 from tilewright.io.tiff.headers import SCALED_TYPE, RawHeader
 from tilewright.kernels.tile_positions.tile_order import grid_places
 
-COLUMNS = (
-    *("channel", "tile", "z", "path", "page", "y_px", "x_px"),
-    *("height_px", "width_px", "dtype", "size_bytes", "mtime_ns", "pages"),
-)
 #: Next to the manifests: the digest of the tables whose pixels were last checked.
 _PIXELS_DIGEST = "looked_at.txt"
 _REMEDY = (
@@ -46,7 +41,7 @@ def build_manifest(
     places: Mapping[int, TileRows],
     manifests: Mapping[int, Path],
     *,
-    check_pixels: Callable[[Mapping[int, str]], list[str]] | None = None,
+    check_pixels: Callable[[Mapping[int, Manifest]], list[str]] | None = None,
     cache_key: str = "",
 ) -> None:
     """Find and check the raw data of one sample and write its tables.
@@ -65,8 +60,8 @@ def build_manifest(
     manifests : mapping of int to Path
         The table to write for each cycle; its folder is made if need be.
     check_pixels : callable, optional
-        Called with the text of every cycle's table; returns what is wrong with the pixels. It is
-        not called again for the same tables and the same ``cache_key``.
+        Called with every cycle's table; returns what is wrong with the pixels. It is not called
+        again for the same tables and the same ``cache_key``.
     cache_key : str
         All that ``check_pixels`` depends on besides the tables.
 
@@ -76,18 +71,17 @@ def build_manifest(
         With all that is missing, duplicate, truncated or unlike the rest; else with all that
         ``check_pixels`` found.
     """
-    folder = str(Path(raw_dir).resolve())
     tables = _checked_tables(raw_dir, acquisition, channels, places, manifests)
+    texts = {cycle: table.text() for cycle, table in tables.items()}
     sibling = next(iter(manifests.values())).with_name
-    digest = sha256("\n".join([cache_key, *tables.values()]).encode()).hexdigest()
-    if check_pixels and not _holds(sibling(_PIXELS_DIGEST), digest):
-        problems = check_pixels(tables)
-        if problems:
-            raise RawDataError(_message(raw_dir, problems, remedy=""))
-    for cycle, table in tables.items():
-        _write_if_changed(manifests[cycle], table)
+    digest = sha256("\n".join([cache_key, *texts.values()]).encode()).hexdigest()
+    checked = not check_pixels or _holds(sibling(_PIXELS_DIGEST), digest)
+    if check_pixels and not checked and (problems := check_pixels(tables)):
+        raise RawDataError(_message(raw_dir, problems, remedy=""))
+    for cycle, text in texts.items():
+        _write_if_changed(manifests[cycle], text)
     # Not in the tables: the place of the raw data changes no result.
-    _write_if_changed(sibling(RAW_DIR_FILE), f"{folder}\n")
+    _write_if_changed(sibling(RAW_DIR_FILE), f"{Path(raw_dir).resolve()}\n")
     if check_pixels:
         _write_if_changed(sibling(_PIXELS_DIGEST), digest)
 
@@ -98,8 +92,8 @@ def _checked_tables(
     channels: Mapping[int, Sequence[str]],
     places: Mapping[int, TileRows],
     manifests: Mapping[int, Path],
-) -> dict[int, str]:
-    """Return the table of each cycle as text; RawDataError with all that is wrong."""
+) -> dict[int, Manifest]:
+    """Return the table of each cycle; RawDataError with all that is wrong."""
     folder, convention = str(Path(raw_dir).resolve()), acquisition["convention"]
     planes = [
         plane
@@ -167,27 +161,18 @@ def _pages_needed(planes: Sequence[RawPlane]) -> dict[str, int]:
 
 def _read_known(tables: Iterable[Path], folder: str) -> dict[str, RawHeader]:
     """Return the headers in earlier tables; none of a table that cannot be read."""
-    known: dict[str, RawHeader] = {}
+    rows = list[PlaneRow]()
     for table in tables:
         # Of a truncated or edited table the files are opened again.
-        with contextlib.suppress(FileNotFoundError, ValueError, csv.Error):
-            compare_checksum(table)
-            known.update(_parse_known(table.read_text("utf-8"), folder))
-    return known
-
-
-def _parse_known(text: str, folder: str) -> dict[str, RawHeader]:
-    known: dict[str, RawHeader] = {}
-    lines = csv.reader(io.StringIO(text))
-    if tuple(next(lines, ())) != COLUMNS:
-        return known
-    for channel, _, _, below, _, _, _, height, width, dtype, *counts in lines:
-        if channel:
-            size, mtime, pages = map(int, counts)  # all pages of the file, used or not
-            kind = dtype.partition("*")[0]
-            header = RawHeader(size, mtime, int(height), int(width), kind, pages)
-            known[f"{folder}/{below}"] = header
-    return known
+        with contextlib.suppress(FileNotFoundError, ResultFileError):
+            rows += read_manifest(table).rows
+    return {
+        f"{folder}/{row.path}": RawHeader(
+            *(row.size_bytes, row.mtime_ns, row.height_px, row.width_px),
+            *(row.dtype.partition("*")[0], row.pages),
+        )
+        for row in rows
+    }
 
 
 def _expand_pages(
@@ -254,31 +239,37 @@ def _table(
     channels: Sequence[str],
     folder: str,
     scale: float | None,
-) -> str:
-    """Return the table of one cycle as text, ordered by channel, place and z."""
-    # ``scale``: counts of a unit of float pixels, given behind their type. Positions are relative
-    # to the first tile of the cycle. Tiles that are not used are lines without a channel.
-    lines: list[tuple[Any, ...]] = []
+) -> Manifest:
+    """Return the table of one cycle; ``scale`` is counts of a unit of float pixels."""
+    rows: list[PlaneRow] = []
     rank = {channel: index for index, channel in enumerate(channels)}
     y0 = min(place.y_px for _, place in placed.planes)
     x0 = min(place.x_px for _, place in placed.planes)
     for plane, place in placed.planes:
         header = headers[plane.path]
-        where = (plane.channel, place.tile, plane.z, plane.path[len(folder) + 1 :], plane.page)
         dtype = f"{SCALED_TYPE}*{scale:g}" if header.dtype == SCALED_TYPE else header.dtype
-        corner = round(place.y_px - y0, 4), round(place.x_px - x0, 4)
-        lines.append((*where, *corner, *header[2:4], dtype, *header[:2], header.pages))
-    corners = list({line[1]: line[5:7] for line in lines}.items())
-    shape = lines[0][7], lines[0][8]
-    places = grid_places([corner for _, corner in corners], shape)
-    order = {tile: (*place, tile) for (tile, _), place in zip(corners, places, strict=True)}
-    lines.sort(key=lambda line: (rank[line[0]], order[line[1]], line[2]))
-    stream = io.StringIO()
-    writer = csv.writer(stream, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows(lines)
-    writer.writerows([("", tile, *[""] * (len(COLUMNS) - 2)) for tile in placed.excluded])
-    return stream.getvalue()
+        rows.append(
+            PlaneRow(
+                channel=plane.channel,
+                tile=place.tile,
+                z=plane.z or 0,
+                path=plane.path[len(folder) + 1 :],
+                page=plane.page or 0,
+                y_px=round(place.y_px - y0, 4),
+                x_px=round(place.x_px - x0, 4),
+                height_px=header.height_px,
+                width_px=header.width_px,
+                dtype=dtype,
+                size_bytes=header.size_bytes,
+                mtime_ns=header.mtime_ns,
+                pages=header.pages,
+            )
+        )
+    corners = {row.tile: (row.y_px, row.x_px) for row in rows}
+    places = grid_places(list(corners.values()), (rows[0].height_px, rows[0].width_px))
+    order = {tile: (*place, tile) for tile, place in zip(corners, places, strict=True)}
+    rows.sort(key=lambda row: (rank[row.channel], order[row.tile], row.z))
+    return Manifest(rows, placed.excluded)
 
 
 def _holds(path: Path, text: str) -> bool:

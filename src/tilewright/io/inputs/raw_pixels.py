@@ -11,8 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
+from tilewright.io.inputs.plane_table import Manifest
 from tilewright.io.inputs.stitched_plane import PlaneWindows, windows_of
-from tilewright.io.inputs.tiles import Tiles, tiles_of_table
+from tilewright.io.inputs.tiles import Tiles, tiles_of
 from tilewright.kernels.backend import cells
 from tilewright.kernels.padding import fill_padding
 
@@ -25,7 +26,7 @@ _BIN = 4
 
 
 def pixel_problems(
-    tables: Mapping[int, str],
+    tables: Mapping[int, Manifest],
     channels: Mapping[int, Sequence[str]],
     raw_dir: str,
     *,
@@ -42,8 +43,8 @@ def pixel_problems(
 
     Parameters
     ----------
-    tables : mapping of int to str
-        Texts of the manifests by cycle.
+    tables : mapping of int to Manifest
+        By cycle.
     channels : mapping of int to sequence of str
         Channels to check, by cycle.
     raw_dir : path
@@ -58,7 +59,7 @@ def pixel_problems(
     problems = []
     for cycle, table in sorted(tables.items()):
         for channel in channels[cycle]:
-            image = tiles_of_table(table, channel, raw_dir)
+            image = tiles_of(table, channel, raw_dir)
             if image is None:
                 continue
             tiles = windows_of(image) if stitched else image

@@ -22,12 +22,18 @@ _WINDOW_PX = 1024
 
 @dataclass(frozen=True)
 class OpenPlane:
-    """A plane whose file is open."""
+    """A plane whose file is open.
+
+    Attributes
+    ----------
+    piece_px : tuple[int, int]
+        (y, x) of what is decoded at once; (1, 1) where nothing is compressed.
+    read : Callable[[slice, slice], NDArray[Any]]
+        Rows and columns, within the plane, to their pixels (y, x).
+    """
 
     piece_px: tuple[int, int]
-    """(y, x) of what is decoded at once; (1, 1) where nothing is compressed."""
     read: Callable[[slice, slice], NDArray[Any]]
-    """Rows and columns, within the plane, to their pixels (y, x)."""
 
 
 @contextlib.contextmanager

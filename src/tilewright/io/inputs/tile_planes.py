@@ -9,17 +9,22 @@ from tilewright.io.formats.common import RawPlane
 
 
 class TilePlace(NamedTuple):
-    """A row of the tiles table: one tile of one cycle of a sample."""
+    """A row of the tiles table: one tile of one cycle of a sample.
+
+    Attributes
+    ----------
+    y_px, x_px : float
+        Position of the first pixel, from any origin that the cycle's tiles share; NaN where it is
+        not filled in.
+    row : str
+        How messages name the row.
+    """
 
     tile: str
     y_px: float
     x_px: float
-    """Position of the first pixel, from any origin that the cycle's tiles share; NaN where it is
-    not filled in.
-    """
     use: bool = True
     row: str = ""
-    """How messages name the row."""
 
     @property
     def known(self) -> bool:
@@ -28,11 +33,16 @@ class TilePlace(NamedTuple):
 
 
 class TileRows(NamedTuple):
-    """The rows of one cycle of a sample."""
+    """The rows of one cycle of a sample.
+
+    Attributes
+    ----------
+    beside : Collection[str]
+        Tiles of other samples, of the same raw folder and region.
+    """
 
     places: Sequence[TilePlace]
     beside: Collection[str] = ()
-    """Tiles of other samples, of the same raw folder and region."""
 
     def left_out(self) -> set[str]:
         """Return the tiles whose planes are not read: of other samples, or not to be used."""

@@ -1,7 +1,5 @@
 """The raw tiles of one cycle and channel, read plane by plane."""
 
-import csv
-import io
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -14,6 +12,7 @@ from numpy.typing import NDArray
 from tilewright.errors import RawDataError
 from tilewright.io.formats import containers
 from tilewright.io.formats.common import RAW_DIR_FILE, raw_file_errors
+from tilewright.io.inputs.plane_table import Manifest, PlaneRow, read_manifest
 from tilewright.io.results.result_file import result_file_errors
 from tilewright.kernels.tile_positions.tile_order import grid_places
 
@@ -31,27 +30,38 @@ class RawPage(NamedTuple):
 
 @dataclass(frozen=True)
 class Tiles:
-    """Raw tiles of one cycle and channel, ordered by position; safe to read in threads."""
+    """Raw tiles of one cycle and channel, ordered by position; safe to read in threads.
+
+    Attributes
+    ----------
+    name : str (n,)
+        Name of each tile in the tiles table.
+    sample : str (n,)
+        Sample of each tile; "" where only one is open.
+    row, col : int64 (n,)
+        Rows and columns of nominal positions, see
+        :func:`~tilewright.kernels.tile_positions.tile_order.grid_places`.
+    nominal_px : float64 (n, 2)
+        Stage position (y, x) of each tile's first pixel.
+    shape : tuple[int, int, int]
+        (z, y, x) of every tile.
+    dtype : np.dtype[Any]
+        Type of the counts, uint8 or uint16.
+    pages : list[list[RawPage]]
+        By tile and z.
+    counts_per_unit : float | None
+        Where the files hold float32: what a value of 1 is in counts.
+    """
 
     name: NDArray[np.str_]
-    """str (n,): name of each tile in the tiles table."""
     sample: NDArray[np.str_]
-    """str (n,): sample of each tile; "" where only one is open."""
     row: NDArray[np.int64]
     col: NDArray[np.int64]
-    """int64 (n,): rows and columns of nominal positions, see
-    :func:`~tilewright.kernels.tile_positions.tile_order.grid_places`.
-    """
     nominal_px: NDArray[np.float64]
-    """float64 (n, 2): stage position (y, x) of each tile's first pixel."""
     shape: tuple[int, int, int]
-    """(z, y, x) of every tile."""
     dtype: np.dtype[Any]
-    """Type of the counts, uint8 or uint16."""
     pages: list[list[RawPage]]
-    """By tile and z."""
     counts_per_unit: float | None = None
-    """Where the files hold float32: what a value of 1 is in counts."""
 
     def path(self, tile: int, z: int) -> Path:
         """Return the file of one plane."""
@@ -84,10 +94,10 @@ class Tiles:
         """
         depth, count = self.shape[0], len(self.pages)
         stack = [(tile, (z + k) % depth) for k in range(1, min(depth, 1 + _COMPARED))]
-        beside = [((tile + k) % count, z) for k in range(1, min(count, 1 + _COMPARED))]
+        neighbours = [((tile + k) % count, z) for k in range(1, min(count, 1 + _COMPARED))]
         return any(
             2 * sum(truncated_fraction(self._raw(*at)) > 0 for at in part) > len(part)
-            for part in (stack, beside)
+            for part in (stack, neighbours)
         )
 
     def _raw(self, tile: int, z: int) -> NDArray[Any]:
@@ -164,8 +174,7 @@ def open_tiles(manifest: str | Path, channel: str) -> Tiles:
     folder_file = Path(manifest).with_name(RAW_DIR_FILE)
     with result_file_errors(folder_file, "name of a folder"):
         raw_dir = folder_file.read_text("utf-8").rstrip("\n")
-    with result_file_errors(manifest, "list of raw planes"):
-        tiles = tiles_of_table(Path(manifest).read_text("utf-8"), channel, raw_dir)
+    tiles = tiles_of(read_manifest(manifest), channel, raw_dir)
     if tiles is None:
         raise RawDataError(f"{manifest} has no channel {channel!r}; correct the markers table")
     return tiles
@@ -209,41 +218,30 @@ def open_scan(manifests: Mapping[str, str | Path], channel: str) -> Tiles:
     )
 
 
-def excluded_tiles(manifest: str | Path) -> list[str]:
-    """Return the tiles that the tiles table has and does not use, where no other tile lies."""
-    with (
-        result_file_errors(manifest, "list of raw planes"),
-        Path(manifest).open(newline="", encoding="utf-8") as stream,
-    ):
-        return [line["tile"] for line in csv.DictReader(stream) if not line["channel"]]
-
-
-def tiles_of_table(text: str, channel: str, raw_dir: str) -> Tiles | None:
-    """Return the tiles of ``channel`` in the text of a manifest, None where it has none."""
-    lines = [line for line in csv.DictReader(io.StringIO(text)) if line["channel"] == channel]
-    if not lines:
+def tiles_of(manifest: Manifest, channel: str, raw_dir: str) -> Tiles | None:
+    """Return the tiles of ``channel`` in a manifest, None where it has none."""
+    tiles: dict[str, list[PlaneRow]] = {}
+    for row in manifest.rows:
+        if row.channel == channel:
+            tiles.setdefault(row.tile, []).append(row)
+    if not tiles:
         return None
-    # The manifest is ordered by tile and z, and every tile in it has all its planes.
-    tiles: dict[str, list[dict[str, str]]] = {}
-    for line in lines:
-        tiles.setdefault(line["tile"], []).append(line)
-    first = lines[0]
-    nominal = [(float(stack[0]["y_px"]), float(stack[0]["x_px"])) for stack in tiles.values()]
-    folder = Path(raw_dir)
-    kind, _, scale = first["dtype"].partition("*")
-    shape = int(first["height_px"]), int(first["width_px"])
-    row, col = np.array(grid_places(nominal, shape), np.int64).T
+    stacks = list(tiles.values())
+    nominal = [(stack[0].y_px, stack[0].x_px) for stack in stacks]
+    folder, shape = Path(raw_dir), manifest.tile_px
+    kind, _, scale = stacks[0][0].dtype.partition("*")
+    rows, columns = np.array(grid_places(nominal, shape), np.int64).T
     return Tiles(
         name=np.array(list(tiles)),
         sample=np.full(len(tiles), ""),
-        row=row,
-        col=col,
+        row=rows,
+        col=columns,
         nominal_px=np.array(nominal),
-        shape=(len(next(iter(tiles.values()))), *shape),
+        shape=(len(stacks[0]), *shape),
         dtype=np.dtype(np.uint16 if scale else kind),
         counts_per_unit=float(scale) if scale else None,
         pages=[
-            [RawPage(folder / p["path"], int(p["page"]), int(p["size_bytes"])) for p in stack]
-            for stack in tiles.values()
+            [RawPage(folder / row.path, row.page, row.size_bytes) for row in stack]
+            for stack in stacks
         ],
     )

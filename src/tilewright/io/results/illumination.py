@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from tilewright.io.results.result_file import (
     read_json,
     result_file_errors,
     result_path,
-    write_result,
+    write_json,
 )
 from tilewright.io.tiff.headers import headers_of
 
@@ -29,14 +28,21 @@ CLIPPED_BELOW = "the histogram piles up there"
 
 @dataclass(frozen=True)
 class Illumination:
-    """Illumination of one cycle and channel."""
+    """Illumination of one cycle and channel.
+
+    Attributes
+    ----------
+    flat : float32 (y, x)
+        Relative sensitivity, mean 1, > 0.
+    dark : float32 (y, x)
+        Counts without light: the camera offset, or a dark-field.
+    pedestal : float
+        Counts at which corrected images keep zero light: the median of ``dark`` as an integer.
+    """
 
     flat: NDArray[np.float32]
-    """float32 (y, x): relative sensitivity, mean 1, > 0."""
     dark: NDArray[np.float32]
-    """float32 (y, x): counts without light: the camera offset, or a dark-field."""
     pedestal: float
-    """Counts at which corrected images keep zero light: the median of ``dark`` as an integer."""
 
     @classmethod
     def from_fields(cls, flat: NDArray[Any], dark: NDArray[Any] | float) -> Illumination:
@@ -94,8 +100,7 @@ def read_numbers(json_path: str | Path) -> list[dict[str, Any]]:
         The file is damaged.
     """
     with result_file_errors(json_path, "record of flat-fields"):
-        channels = read_json(json_path)["channels"]
-        return [{**numbers, "channel": numbers["channel"]} for numbers in channels]
+        return list(read_json(json_path)["channels"])
 
 
 def read_illumination(
@@ -161,6 +166,5 @@ def write_illumination(
         {**numbers, "channel": name, "pedestal_counts": illumination.pedestal}
         for name, (illumination, numbers) in channels.items()
     ]
-    text = json.dumps({"channels": content}, indent=2, sort_keys=True, allow_nan=False) + "\n"
-    write_result(json_path, text)
+    write_json(json_path, {"channels": content}, indent=2, sort_keys=True)
     return flat_path, dark_path, json_path

@@ -22,20 +22,30 @@ from tilewright.io.results.zarr_store import (
 
 @dataclass(frozen=True)
 class Mosaic:
-    """A stored mosaic; reading is thread-safe and touches only the chunks asked for."""
+    """A stored mosaic; reading is thread-safe and touches only the chunks asked for.
+
+    Attributes
+    ----------
+    path : Path
+        Folder of the OME-Zarr image.
+    shape : tuple[int, int, int]
+        (z, y, x) in pixels.
+    dtype : np.dtype[Any]
+        Pixel type.
+    chunk_px : int
+        Side of the square chunks; a chunk holds one plane.
+    voxel_um : tuple[float, float, float]
+        (z, y, x) size of a voxel in µm.
+    attributes : dict[str, Any]
+        tilewright's own numbers, such as ``pedestal_counts``.
+    """
 
     path: Path
-    """Folder of the OME-Zarr image."""
     shape: tuple[int, int, int]
-    """(z, y, x) in pixels."""
     dtype: np.dtype[Any]
-    """Pixel type."""
     chunk_px: int
-    """Side of the square chunks; a chunk holds one plane."""
     voxel_um: tuple[float, float, float]
-    """(z, y, x) size of a voxel in µm."""
     attributes: dict[str, Any]
-    """tilewright's own numbers, such as ``pedestal_counts``."""
     _array: Any = field(repr=False, compare=False)
 
     def read(

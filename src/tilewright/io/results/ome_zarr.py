@@ -31,17 +31,25 @@ _COLOURS = ("0000FF", "00FF00", "FF0000", "00FFFF", "FF00FF", "FFFF00", "FFFFFF"
 
 @dataclass(frozen=True)
 class Image:
-    """A stored multi-channel pyramid; reading is thread-safe."""
+    """A stored multi-channel pyramid; reading is thread-safe.
+
+    Attributes
+    ----------
+    path : Path
+        Folder of the OME-Zarr image.
+    levels : tuple[Any, ...]
+        Arrays (c, y, x), full resolution first, each half the one before.
+    channel_names, colours : tuple[str, ...]
+        Name and display colour (RRGGBB) of each channel.
+    pixel_um : tuple[float, float]
+        (y, x) size of a full-resolution pixel in µm.
+    """
 
     path: Path
-    """Folder of the OME-Zarr image."""
     levels: tuple[Any, ...] = field(repr=False)
-    """Arrays (c, y, x), full resolution first, each half the one before."""
     channel_names: tuple[str, ...]
     colours: tuple[str, ...]
-    """Name and display colour (RRGGBB) of each channel."""
     pixel_um: tuple[float, float]
-    """(y, x) size of a full-resolution pixel in µm."""
 
 
 def open_image(path: str | Path) -> Image:

@@ -33,7 +33,7 @@ class Positions:
     row, col : ndarray of int64, shape (n,)
         Rows and columns of the nominal positions.
     y_px, x_px : ndarray of float64, shape (n,)
-        First pixel of each tile in the mosaic; the smallest of each is 0, fractions kept.
+        First pixel of each tile in the mosaic; the smallest of each is 0, with fractions.
     sigma_px : ndarray of float64, shape (n,)
         Standard error per axis relative to island 0.
     island : ndarray of int64, shape (n,)
@@ -113,14 +113,12 @@ def read_positions(path: Path, sample: str | None = None) -> Positions:
     Raises
     ------
     ResultFileError
-        A column is missing, a value is no number, a tile is listed twice, or none is.
+        A column is missing, a value is no number, or no tile is listed.
     """
     with result_file_errors(path, "table of positions"):
         table = _read_csv(path, Positions, sample)
         if sample is not None and not len(table["tile"]):
             raise ValueError(f"no tile of sample {sample}")
-        if len(np.unique(table["tile"])) != len(table["tile"]):
-            raise ValueError("duplicate tile")
     return Positions(**table)
 
 

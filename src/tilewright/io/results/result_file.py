@@ -6,9 +6,10 @@ Next to a file ``qc.json`` lies ``.qc.json.sfv``, and in the folder of an OME-Za
 
 import contextlib
 import json
+import math
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ _HEAD = "; CRC-32 of the lines below: "
 def remedy(path: str | Path) -> str:
     """Return how a damaged file or folder is made again.
 
-    Where all that is made of it is there, only a run that is told to make it does so.
+    Where all that is made of it is there, only a run with it as its target does so.
     """
     named = "this path, as the key `results` begins it,"
     return f"delete {path} and run snakemake with {named} as the target, then as before"
@@ -156,20 +157,32 @@ def result_file_errors(path: str | Path, what: str, *, compares: bool = True) ->
         raise ResultFileError(f"{path} is no {what} ({reason}); {remedy(path)}") from error
 
 
-def checked_rows(rows: Iterable[Any], of: str, keys: Sequence[str]) -> list[Any]:
-    """Return the rows of a file, which must all have ``keys``; ``of`` names what they belong to.
+def json_value(value: Any) -> Any:
+    """Return JSON values: numbers rounded to six digits, NaN and infinity as null.
+
+    >>> json_value({"shift_px": [1 / 3, float("nan")], 2: True})
+    {'shift_px': [0.333333, None], '2': True}
+    """
+    if isinstance(value, Mapping):
+        return {str(k): json_value(v) for k, v in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [json_value(v) for v in value]
+    if isinstance(value, bool | int | str) or value is None:
+        return value
+    number = float(value)
+    return float(f"{number:.6g}") if math.isfinite(number) else None
+
+
+def write_json(path: Path, content: Any, *, indent: int = 1, sort_keys: bool = False) -> None:
+    """Write plain values as JSON with its checksum.
 
     Raises
     ------
     ValueError
-        A row lacks a key; the message names both.
+        A number is NaN or infinite.
     """
-    rows = list(rows)
-    for number, row in enumerate(rows, 1):
-        for key in keys:
-            if key not in row:
-                raise ValueError(f"row {number} of {of} has no '{key}'")
-    return rows
+    text = json.dumps(content, indent=indent, sort_keys=sort_keys, allow_nan=False)
+    write_result(path, f"{text}\n")
 
 
 def read_json(path: str | Path) -> dict[str, Any]:

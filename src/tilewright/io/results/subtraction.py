@@ -10,30 +10,41 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.io.results.npz import read_npz, write_npz
-from tilewright.io.results.result_file import result_file_errors, write_result
+from tilewright.io.results.result_file import json_value, result_file_errors, write_json
 
 
 @dataclass(frozen=True)
 class Subtraction:
-    """Subtraction of a background from one channel of the image."""
+    """Subtraction of a background from one channel of the image.
+
+    Attributes
+    ----------
+    cycle, channel, marker
+        The channel.
+    background : str
+        Marker whose image was subtracted.
+    method : {"exposure", "regression"}
+        Source of the factor.
+    factor : float
+        Factor by which the background was multiplied.
+    oversubtracted : float
+        Share of the subtracted light that the channel did not hold; ``nan``: none was subtracted.
+    emptied : float
+        Share of the pixels with light that have none left.
+    before, light : float32 (y, x)
+        Overviews of the registered channel and background before.
+    """
 
     cycle: int
     channel: str
     marker: str
-    """The channel."""
     background: str
-    """Marker whose image was subtracted."""
     method: str
-    """{"exposure", "regression"}: source of the factor."""
     factor: float
-    """Factor by which the background was multiplied."""
     oversubtracted: float
-    """Share of the subtracted light that the channel did not hold; ``nan``: none was subtracted."""
     emptied: float
-    """Share of the pixels with light that have none left."""
     before: NDArray[np.float32]
     light: NDArray[np.float32]
-    """float32 (y, x): overviews of the registered channel and background before."""
 
     @property
     def expected(self) -> NDArray[np.float32]:
@@ -47,11 +58,8 @@ def write_subtractions(
     """Write both files atomically; the same input gives the same bytes."""
     # All but the overviews, which are the last two.
     names = [field.name for field in fields(Subtraction)][:-2]
-    rows = [{name: getattr(subtraction, name) for name in names} for subtraction in subtractions]
-    for row in rows:
-        numbers = {k: float(f"{v:.6g}") for k, v in row.items() if isinstance(v, float)}
-        row.update({k: None if np.isnan(v) else v for k, v in numbers.items()})
-    write_result(json_path, json.dumps(rows, indent=1, allow_nan=False) + "\n")
+    rows = [json_value({name: getattr(one, name) for name in names}) for one in subtractions]
+    write_json(json_path, rows)
     arrays: dict[str, NDArray[Any]] = {}
     for subtraction, row in zip(subtractions, rows, strict=True):
         at = f"{subtraction.cycle}/{subtraction.channel}"

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.io.results.npz import read_npz, write_npz
-from tilewright.io.results.result_file import result_file_errors, write_result
+from tilewright.io.results.result_file import result_file_errors, write_json
 from tilewright.kernels.register.warp import Transform
 
 _ARRAYS = ("affine", "field", "origin_px", "block_px", "confidence")
@@ -28,8 +28,7 @@ def write_transform(transform: Transform, npz_path: str | Path, json_path: str |
     arrays = {name: np.asarray(getattr(transform, name)) for name in _ARRAYS}
     arrays["quality"] = np.frombuffer(text.encode(), np.uint8)
     summary = dict(transform.quality) | {"affine": transform.affine.tolist()}
-    lines = json.dumps(summary, indent=2, sort_keys=True, allow_nan=False)
-    write_result(Path(json_path), lines + "\n")
+    write_json(Path(json_path), summary, indent=2, sort_keys=True)
     write_npz(Path(npz_path), arrays)
 
 

@@ -43,7 +43,7 @@ class PageHeader(NamedTuple):
 class RawHeader(NamedTuple):
     """Header of one raw file; ``problem`` is why it cannot be used, "" if it can.
 
-    ``pages`` counts all pages of the file, also those that nobody uses.
+    ``pages`` counts all pages of the file, also those of no use.
     """
 
     size_bytes: int

@@ -297,7 +297,7 @@ def _planes(pixels: ElementTree.Element, sizes: dict[str, int]) -> list[OmePlane
         raise _BadXmlError(
             f"{len(indices)} planes are stored by {len(planes)} entries; save the file again"
         )
-    return planes  # fewer than stated of an acquisition that was stopped
+    return planes  # fewer than its sizes say of an acquisition that was stopped
 
 
 def _file(data: ElementTree.Element) -> str | None:

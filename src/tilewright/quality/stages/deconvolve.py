@@ -11,9 +11,6 @@ from tilewright.quality.figures import BLUE, new_figure, plain, save_png, scale_
 from tilewright.quality.results import QcContext
 from tilewright.quality.sampling import FocusScan, evaluate_detail, scan_focus
 
-#: Side of the crops shown.
-_CROP_PX = 256
-
 CAPTION = (
     "Cycle {cycle}: the most textured place of each channel in its sharpest plane before and "
     "after deconvolution (each scaled for the eye), and the misfit by which the number of "
@@ -24,7 +21,7 @@ CAPTION = (
 def evaluate(context: QcContext, files: Files) -> StageQc:
     """Evaluate the deconvolution of one channel: ``mosaic`` and ``deconvolved``."""
     before, after = open_mosaic(files["mosaic"]), open_mosaic(files["deconvolved"])
-    scan = scan_focus(before, side=_CROP_PX, count=1)
+    scan = scan_focus(before, count=1)
     numbers = {"deconvolution": dict(after.attributes)}
     items = [evaluate_detail(context, after, before)]
     return StageQc(items, numbers, (context.name, before, after, scan))

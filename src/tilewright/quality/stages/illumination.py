@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from tilewright.io.results.illumination import CLIPPED_BELOW, OFFSET_BOUND, read_illumination
 from tilewright.io.results.positions import read_positions
 from tilewright.quality.evaluate import Files, StageQc
-from tilewright.quality.figures import new_figure, save_png, show
+from tilewright.quality.figures import save_png, show, small_multiples
 from tilewright.quality.results import QcContext
 
 CAPTION = (
@@ -32,15 +32,15 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
         context = replace(context, tiles=len(positions.row))
     ratio, error = record.get("heldout_log_ratio"), record.get("flat_error")
     held_out = f"method {_method(record)}" if ratio is not None else "too few overlaps with tissue"
-    missing = "" if error is not None else "too few overlaps and tiles with light to judge it by"
+    missing = "" if error is not None else "too few overlaps and tiles with light to estimate it by"
     items = [
         context.evaluate("heldout_log_ratio", ratio, held_out),
         context.evaluate("flat_error", error, missing),
         context.evaluate("offset_excess", record.get("offset_excess")),
         context.evaluate("equal_neighbours", record.get("equal_neighbours")),
     ]
-    kept = {key: value for key, value in record.items() if key not in ("defects", "samples")}
-    numbers = {**kept, "flat_range": [float(flat.min()), float(flat.max())]}
+    shown = {key: value for key, value in record.items() if key not in ("defects", "samples")}
+    numbers = {**shown, "flat_range": [float(flat.min()), float(flat.max())]}
     return StageQc(items, numbers, (context.name, flat, _method(record)))
 
 
@@ -59,18 +59,13 @@ def _method(numbers: Mapping[str, Any]) -> str:
 
 def draw(fields: Sequence[tuple[str, NDArray[np.float32], str]], path: Path) -> None:
     """Draw the flat-field of each channel."""
-    columns = min(len(fields), 4)
-    rows = -(-len(fields) // columns)
-    figure = new_figure(min(10, 3.6 * columns), 2.9 * rows)
-    axes = np.atleast_1d(figure.subplots(rows, columns)).ravel()
+    figure, axes = small_multiples(len(fields), 4, 3.6, 2.9)
     spread = max(float(np.abs(np.percentile(flat, (0.5, 99.5)) - 1).max()) for _, flat, _ in fields)
     spread = max(spread, 0.02)
-    for ax, (marker, flat, method) in zip(axes, fields, strict=False):
+    for ax, (marker, flat, method) in zip(axes, fields, strict=True):
         step = max(1, max(flat.shape) // 400)
         limits = (1 - spread, 1 + spread)
         show(ax, flat[::step, ::step], f"{marker} ({method})", limits, cmap="viridis")
-    for ax in axes[len(fields) :]:
-        ax.set_axis_off()
-    bar = figure.colorbar(axes[0].images[0], ax=axes.tolist(), shrink=0.8, pad=0.01)
+    bar = figure.colorbar(axes[0].images[0], ax=figure.axes, shrink=0.8, pad=0.01)
     bar.ax.tick_params(labelsize=7)
     save_png(figure, path)

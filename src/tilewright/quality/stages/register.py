@@ -24,13 +24,14 @@ from tilewright.quality.figures import (
     save_png,
     scale_bar,
     thumbnail,
+    window,
 )
 from tilewright.quality.results import QcContext, QcResult
 from tilewright.quality.sampling import moved_thumbnail
 from tilewright.stages.register.resample import resample_region
 
-#: Places shown before and after, and their side.
-_WORST, _SIDE_PX = 3, 256
+#: Places shown before and after.
+_WORST = 3
 
 CAPTION = (
     "Nuclei of the reference cycle in magenta and of cycle {cycle} in green, white where they "
@@ -95,20 +96,14 @@ def _block(
     fixed: Mosaic, other: Mosaic, transform: Transform, centre: tuple[float, float]
 ) -> BlockView:
     """Return the block around a place."""
-    at = [
-        int(np.clip(round(c - _SIDE_PX / 2), 0, max(n - _SIDE_PX, 0)))
-        for c, n in zip(centre, fixed.shape[1:], strict=True)
-    ]
-    rows, columns = (
-        slice(k, min(k + _SIDE_PX, n)) for k, n in zip(at, fixed.shape[1:], strict=True)
-    )
+    rows, columns = window(fixed.shape[1:], centre)
     reference = fixed.read(0, rows, columns).astype(np.float32)
     before, after = np.zeros_like(reference), np.zeros_like(reference)
     part = other.read(0, rows, columns)
     before[: part.shape[0], : part.shape[1]] = part
     if source_region(transform, (rows, columns), (other.shape[1], other.shape[2])) is not None:
         after[:] = resample_region(cpu_backend(), other, transform, (rows, columns))
-    return BlockView((at[0], at[1]), reference, before, after)
+    return BlockView((rows.start, columns.start), reference, before, after)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from tilewright.io.results.illumination import read_illumination
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.io.results.positions import Positions, read_positions
 from tilewright.quality.evaluate import Files, StageQc
-from tilewright.quality.figures import new_figure, save_png, scale_bar, show
+from tilewright.quality.figures import save_png, scale_bar, show, small_multiples
 from tilewright.quality.results import ImageLocation, QcContext, QcResult
 from tilewright.quality.sampling import (
     NO_SIGNAL,
@@ -21,14 +21,9 @@ from tilewright.quality.sampling import (
     scan_contrast,
     scan_focus,
 )
-from tilewright.quality.stages.tile_positions import tile_name
+from tilewright.quality.stages.tile_positions import tile_names
+from tilewright.runtime.text import few
 from tilewright.stages.calibrate.agreement import DARKEST
-
-#: Overlaps that are listed.
-_LISTED = 5
-#: A tile of less than this share of its neighbours' light has none: shutter, lamp. Measured ratios
-#: end at a half of it.
-_NO_LIGHT = 2 * DARKEST
 
 CAPTION = (
     "Stitched mosaics of cycle {cycle}, each in its sharpest plane, scaled from the 1st to "
@@ -45,10 +40,10 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     positions = read_positions(Path(files["positions"]), context.sample)
     context = replace(context, tiles=len(positions.row))
     mosaic = open_mosaic(files["mosaic"])
-    illumination, numbers = read_illumination(
+    illumination, record = read_illumination(
         files["flat"], files["dark"], files["numbers"], context.channel
     )
-    overlaps, tile_px = numbers["samples"][context.sample], illumination.flat.shape
+    overlaps, tile_px = record["samples"][context.sample], illumination.flat.shape
     scan = scan_focus(mosaic)
     repaired = mosaic.attributes.get("repaired_camera_px") is not None
     items = [
@@ -56,16 +51,16 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
         _unlike(context, overlaps),
         *_magnification(context, overlaps["corner_px"]),
         _brightness(context, overlaps["brightness"]),
-        _defects(context, numbers["defects"], math.prod(tile_px), repaired=repaired),
+        _defects(context, record["defects"], math.prod(tile_px), repaired=repaired),
     ]
     known = np.isfinite(scan.scores).any(axis=0).all()
-    told = {
+    numbers = {
         "best_plane": scan.best_plane + 1,
         "planes": mosaic.shape[0],
         "places": [asdict(each) for each in _locations(overlaps["unlike"], positions, tile_px)],
         "focus_per_plane": np.nanmedian(scan.scores, axis=0).tolist() if known else None,
     }
-    return StageQc(items, told, (context.name, mosaic, scan))
+    return StageQc(items, numbers, (context.name, mosaic, scan))
 
 
 def _locations(
@@ -73,7 +68,7 @@ def _locations(
 ) -> list[ImageLocation]:
     """Return the centres of overlaps in which tiles show different places."""
     corners = positions.places()
-    middles = [np.mean([corners[a], corners[b]], axis=0) for a, b in unlike[:_LISTED]]
+    middles = [np.mean([corners[a], corners[b]], axis=0) for a, b in unlike]
     centres = [(middle + (np.array(tile_px) - 1) / 2).tolist() for middle in middles]
     return [ImageLocation("unlike_overlaps", y, x) for y, x in centres]
 
@@ -81,8 +76,7 @@ def _locations(
 def _unlike(context: QcContext, overlaps: Mapping[str, Any]) -> QcResult:
     """Evaluate the share of overlaps in which both tiles show different places."""
     unlike, textured = overlaps["unlike"], overlaps["textured"]
-    names = ", ".join(f"between {tile_name(a)} and {tile_name(b)}" for a, b in unlike[:3])
-    names += " and more" if len(unlike) > 3 else ""
+    names = few((f"between tile {a} and tile {b}" for a, b in unlike), 3)
     none = "no overlap has structure that stands out from the noise"
     share = len(unlike) / textured if textured else None
     return context.evaluate("unlike_overlaps", share, names if textured else none)
@@ -106,10 +100,10 @@ def _brightness(context: QcContext, brightness: Mapping[str, float]) -> QcResult
         return context.evaluate("tile_brightness", None, none)
     worst = max(brightness, key=lambda tile: (round(abs(brightness[tile]), 4), tile))
     times = f"{np.exp(brightness[worst]):.2f} times as bright as its neighbours"
-    bright = f"{tile_name(worst)} is {times}"
-    if dark := [tile for tile, value in brightness.items() if value < np.log(_NO_LIGHT)]:
-        names = ", ".join(map(tile_name, sorted(dark)[:6])) + ", ..." * (len(dark) > 6)
-        bright = f"no light in {names} where the neighbours have some"
+    bright = f"tile {worst} is {times}"
+    # Shutter or lamp: measured ratios end at the darkest.
+    if dark := [tile for tile, value in brightness.items() if value < np.log(2 * DARKEST)]:
+        bright = f"no light in {tile_names(sorted(dark))} where the neighbours have some"
     return context.evaluate("tile_brightness", float(np.expm1(abs(brightness[worst]))), bright)
 
 
@@ -145,17 +139,12 @@ def _evaluate(context: QcContext, mosaic: Mosaic, scan: FocusScan) -> list[QcRes
 
 def draw(views: Sequence[tuple[str, Mosaic, FocusScan]], path: Path) -> None:
     """Draw the mosaic of each channel."""
-    columns = min(len(views), 3)
-    rows = -(-len(views) // columns)
-    shape = views[0][2].small.shape
-    height = rows * (10 / columns * (shape[0] / shape[1]) + 0.25)
-    figure = new_figure(10, max(height, 1.5))
-    axes = np.atleast_1d(figure.subplots(rows, columns)).ravel()
-    for ax, (marker, mosaic, scan) in zip(axes, views, strict=False):
+    shape, columns = views[0][2].small.shape, min(len(views), 3)
+    row_in = 10 / columns * (shape[0] / shape[1]) + 0.25
+    figure, axes = small_multiples(len(views), columns, 10 / columns, row_in)
+    for ax, (marker, mosaic, scan) in zip(axes, views, strict=True):
         depth = mosaic.shape[0]
         which = f", plane {scan.best_plane + 1} of {depth}" if depth > 1 else ""
         show(ax, scan.small, f"{marker}{which}")
         scale_bar(ax, mosaic.voxel_um[2] * scan.factor, scan.small.shape[1])
-    for ax in axes[len(views) :]:
-        ax.set_axis_off()
     save_png(figure, path)

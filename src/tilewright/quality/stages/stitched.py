@@ -27,7 +27,7 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
         context.evaluate("contrast", scan_contrast(plane, scan)),
         context.evaluate("saturated", attributes["saturated_share"]),
         context.evaluate(
-            "equal_neighbours", grain, "" if grain is not None else "too little is seen"
+            "equal_neighbours", grain, "" if grain is not None else "too few pixels with light"
         ),
         focus,
     ]

@@ -1,6 +1,6 @@
 """Quality of tile positions: which overlaps agreed, and which tiles may be misplaced."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -9,12 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection
 from numpy.typing import NDArray
 
-from tilewright.io.inputs.tiles import excluded_tiles
+from tilewright.io.inputs.plane_table import read_manifest
 from tilewright.io.results.illumination import read_numbers
 from tilewright.io.results.positions import Edges, Positions, read_edges, read_positions
 from tilewright.quality.evaluate import Files, StageQc
 from tilewright.quality.figures import BLUE, GREY, RED, new_figure, plain, save_png
-from tilewright.quality.results import ImageLocation, QcContext, QcResult
+from tilewright.quality.results import ImageLocation, QcContext
+from tilewright.runtime.text import few
 
 #: Standard error, px, and disagreement of a tile's overlaps, px, from which it is doubtful.
 _DOUBT_SIGMA_PX, _DOUBT_RESIDUAL_PX = 1.0, 1.5
@@ -29,9 +30,10 @@ CAPTION = (
 )
 
 
-def tile_name(tile: str) -> str:
-    """Return the name of a tile in messages."""
-    return f"tile {tile}"
+def tile_names(tiles: Iterable[str], most: int = 6) -> str:
+    """Return tiles in words, at most so many by name."""
+    names = list(tiles)
+    return f"tile{'s' * (len(names) > 1)} {few(names, most)}" if names else ""
 
 
 def evaluate(context: QcContext, files: Files) -> StageQc:
@@ -61,16 +63,20 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     }
     doubt = np.any(list(kinds.values()), axis=0)
     where = [
-        f"{what} {_tile_names(positions, tiles)}" for what, tiles in kinds.items() if tiles.any()
+        f"{what} {tile_names(positions.tile[tiles], 20)}"
+        for what, tiles in kinds.items()
+        if tiles.any()
     ]
     if bare.any():
-        where.append(f"on glass, without structure: {_tile_names(positions, bare)}")
+        where.append(f"on glass, without structure: {tile_names(positions.tile[bare], 20)}")
+    # Of those that the table does not use, where no other lies.
+    gaps, tiles = read_manifest(files["manifest"]).excluded, len(main)
     items = [
         context.evaluate("doubtful_tiles", float(doubt.mean()), "; ".join(where)),
-        _excluded(excluded_tiles(files["manifest"]), len(positions.row), context),
+        context.evaluate("tiles_left_out", len(gaps) / (len(gaps) + tiles), tile_names(gaps)),
     ]
     numbers = {
-        "tiles": len(positions.row),
+        "tiles": tiles,
         "edges": len(accepted),
         "accepted_edges": int(accepted.sum()),
         "islands": len(names),
@@ -94,13 +100,6 @@ def _locations(positions: Positions, chosen: NDArray[np.bool_]) -> list[ImageLoc
     return [ImageLocation("doubtful_tiles", *at) for at in zip(y.tolist(), x.tolist(), strict=True)]
 
 
-def _tile_names(positions: Positions, chosen: NDArray[np.bool_]) -> str:
-    """Return the names of the chosen tiles, at most 20."""
-    names = positions.tile[chosen].tolist()
-    more = f" and {len(names) - 20} more" * (len(names) > 20)
-    return f"tile{'s' * (len(names) > 1)} {', '.join(names[:20])}{more}" if names else ""
-
-
 def _uncertain(
     positions: Positions,
     ends: NDArray[np.int64],
@@ -122,12 +121,6 @@ def _contradicted(
     """Return the tiles of overlaps that match beyond doubt and were rejected all the same."""
     wrong = (edges.log10_chance <= _SURE) & ~np.asarray(edges.accepted, bool)
     return np.isin(np.arange(tiles), ends[:, wrong & (residual > _DOUBT_RESIDUAL_PX)])
-
-
-def _excluded(gaps: Sequence[str], placed: int, context: QcContext) -> QcResult:
-    """Evaluate the share of tiles that the tiles table does not use."""
-    names = ", ".join(map(tile_name, gaps[:6])) + ", ..." * (len(gaps) > 6)
-    return context.evaluate("tiles_left_out", len(gaps) / (len(gaps) + placed), names)
 
 
 def draw(views: Sequence[tuple[Positions, Edges, NDArray[np.bool_]]], path: Path) -> None:

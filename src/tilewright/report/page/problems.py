@@ -1,17 +1,18 @@
 """Problems of a run, worst first: one for each reason and sample, with what it looks like."""
 
 import itertools
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.ome_zarr import open_image
 from tilewright.quality.evaluate import QcRecord
-from tilewright.quality.figures import display_range, overlay, thumbnail
+from tilewright.quality.figures import CROP_PX, display_range, overlay, thumbnail, window
 from tilewright.quality.metrics import Verdict
 from tilewright.quality.results import (
     RANK,
@@ -24,26 +25,33 @@ from tilewright.quality.results import (
 from tilewright.quality.sampling import textured_blocks
 from tilewright.report.pictures import Picture, embed, scaled
 
-#: Side of a crop: some twenty cells, and two fit the page side by side with their text.
-CROP_PX = 256
 #: Stages whose numbers are not of tissue.
 _NO_CROP = ("illumination",)
 
 
 @dataclass(frozen=True)
 class Pixels:
-    """Where the pixels of a sample are."""
+    """Where the pixels of a sample are.
+
+    Attributes
+    ----------
+    planes : Mapping[tuple[int, str], Path]
+        (cycle, channel) → in-focus plane, in the frame of the cycle's mosaic.
+    image : Path | None
+        The final image.
+    rows : Sequence[tuple[int, str]]
+        Cycle and channel of each channel of the final image.
+    reference : int
+        Reference cycle.
+    nuclear : Mapping[int, str]
+        The nuclear channel of each cycle.
+    """
 
     planes: Mapping[tuple[int, str], Path]
-    """(cycle, channel) → in-focus plane, in the frame of the cycle's mosaic."""
     image: Path | None
-    """The final image."""
     rows: Sequence[tuple[int, str]]
-    """Cycle and channel of each channel of the final image."""
     reference: int
-    """Reference cycle."""
     nuclear: Mapping[int, str]
-    """The nuclear channel of each cycle."""
 
 
 @dataclass(frozen=True)
@@ -70,6 +78,26 @@ class Problem:
     def verdict(self) -> Verdict:
         """That of the worst item."""
         return self.items[0].verdict
+
+    @property
+    def anchor(self) -> str:
+        """The id of its place on the page."""
+        return anchor("problem", self.sample, self.reason, self.items[0].stage)
+
+    @property
+    def names(self) -> dict[int, list[str]]:
+        """The markers that its items name, by cycle; none where they are of whole cycles."""
+        names: dict[int, list[str]] = {}
+        for item in sorted(self.items, key=lambda i: (i.cycle, i.channel)):
+            own = names.setdefault(item.cycle, [])
+            if item.name and item.name not in own:
+                own.append(item.name)
+        return names
+
+
+def anchor(*parts: Any) -> str:
+    """Return an id that parts of the page link to."""
+    return re.sub(r"[^a-z0-9]+", "-", "-".join(str(p) for p in parts).lower())
 
 
 def problems(records: Sequence[QcRecord], pixels: Pixels) -> list[Problem]:
@@ -131,16 +159,16 @@ def _crop_at(item: QcResult, location: ImageLocation | None, pixels: Pixels) -> 
         centre = (y + CROP_PX / 2, x + CROP_PX / 2)
     else:
         centre = (location.y_px, location.x_px)
-    region = _region(plane.shape[1:], centre)
-    pixel = _unit(scaled(plane.read(0, *region)))
+    region = window(plane.shape[1:], centre)
+    light = scaled(plane.read(0, *region))
     note = "in-focus plane" if location else "in-focus plane, where it has most texture"
-    return Crop(embed(pixel), f"{where}, {note}{_size(region, plane.voxel_um[2])}")
+    return Crop(embed(light), f"{where}, {note}{_size(region, plane.voxel_um[2])}")
 
 
 def _registered(item: QcResult, location: ImageLocation, pixels: Pixels, where: str) -> Crop | None:
     """Return a crop of the final image; for the registration, nuclei on those of the reference."""
     image = open_image(Path(str(pixels.image)))
-    region = _region(image.levels[0].shape[1:], (location.y_px, location.x_px))
+    region = window(image.levels[0].shape[1:], (location.y_px, location.x_px))
     size = _size(region, image.pixel_um[1])
     rows = list(pixels.rows)
     row = (item.cycle, item.channel or pixels.nuclear[item.cycle])
@@ -152,21 +180,11 @@ def _registered(item: QcResult, location: ImageLocation, pixels: Pixels, where: 
         fixed = np.asarray(image.levels[0][(rows.index(fixed_row), *region)])
         both = overlay(fixed, light, (display_range(fixed), display_range(light)))
         return Crop(
-            embed(_unit(both)),
+            embed(both),
             f"nuclei of cycle {item.cycle} (green) on the reference (magenta), white where they "
             f"agree{size}",
         )
-    return Crop(embed(_unit(scaled(light))), f"{where}, final image{size}")
-
-
-def _region(shape: Sequence[int], centre: tuple[float, float]) -> tuple[slice, slice]:
-    """Return the window of ``CROP_PX`` around a pixel (y, x), moved inside the image."""
-    starts = [
-        int(np.clip(round(at - CROP_PX / 2), 0, max(n - CROP_PX, 0)))
-        for n, at in zip(shape, centre, strict=True)
-    ]
-    rows, columns = (slice(at, min(at + CROP_PX, n)) for at, n in zip(starts, shape, strict=True))
-    return rows, columns
+    return Crop(embed(scaled(light)), f"{where}, final image{size}")
 
 
 def _size(region: tuple[slice, slice], pixel_um: float) -> str:
@@ -174,7 +192,3 @@ def _size(region: tuple[slice, slice], pixel_um: float) -> str:
     width = (columns.stop - columns.start) * pixel_um
     centre = f"y {(rows.start + rows.stop) // 2}, x {(columns.start + columns.stop) // 2}"
     return f"; {width:.0f} µm wide around {centre} px"
-
-
-def _unit(values: NDArray[np.float32]) -> NDArray[np.uint8]:
-    return np.rint(255 * values).astype(np.uint8)
