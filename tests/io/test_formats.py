@@ -162,9 +162,9 @@ def test_fiji_positions_cycles_and_split_channels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("a.tif; 3; (1, 2)", "series"),
-        ("a.tif; ; (1)", "line 2"),
-        ("a.tif; ; (e, 1)", "line 2: .* gives no position"),
+        ("a.tif; 3; (1, 2)", "line 2: .* for series in one file"),
+        ("a.tif; ; (1)", "line 2: .* is not 'file; ; "),
+        ("a.tif; ; (e, 1)", "line 2: .* correct the line"),
     ],
 )
 def test_fiji_line_that_cannot_be_read(line: str, said: str) -> None:

@@ -19,10 +19,14 @@ def finite(text: str | None, unit: str = "") -> float | None:
     return value if abs(value) < LARGEST else None
 
 
-def positive(text: str | None, unit: str = "") -> float | None:
-    """Return a number above 0; None for others, which microscopes write for "not known"."""
+def positive(text: str | None, unit: str = "", *, scale: float = 1.0) -> float | None:
+    """Return ``scale`` times a number above 0; None for others, which mean "not known".
+
+    >>> positive("0.05", scale=1e3), positive("461 nm", "nm"), positive("0"), positive("-1")
+    (50.0, 461.0, None, None)
+    """
     value = finite(text, unit)
-    return value if value is not None and value > 1 / LARGEST else None
+    return round(value * scale, 9) if value is not None and value > 1 / LARGEST else None
 
 
 def whole(text: object, most: int, least: int = 0) -> int:

@@ -9,7 +9,6 @@ from tilewright.io.formats.common import (
     RawPlane,
     ScanOptions,
     clean_token,
-    rebase_z,
     walk_images,
 )
 from tilewright.io.formats.tile_files import split_pages
@@ -90,14 +89,17 @@ def planes_by_name(raw_dir: str, expression: re.Pattern[str], depth: int = 5) ->
     """Return the planes whose path below ``raw_dir`` fits an expression with named fields.
 
     Fields are those of :class:`~tilewright.io.formats.common.RawPlane`; what is not there is 1,
-    and z not known.
+    and z not known; it is counted from 0, wherever names start.
     """
     planes = []
     for path in walk_images(raw_dir, depth):
         if match := expression.fullmatch(path, len(raw_dir) + 1):
             values = {field: text for field, text in match.groupdict().items() if text is not None}
             planes.append(_plane(values, path))
-    return rebase_z(planes)
+    first = min((plane.z for plane in planes if plane.z is not None), default=0)
+    if not first:
+        return planes
+    return [plane if plane.z is None else plane._replace(z=plane.z - first) for plane in planes]
 
 
 def _plane(values: Mapping[str, str], path: str) -> RawPlane:
