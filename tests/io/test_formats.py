@@ -322,9 +322,9 @@ def test_the_configuration_overrules_sizes_of_the_files(
     asked = ScanOptions(pixel_um=0.377, z_step_um=1.0)
     assert scan("ome_tiff", tmp_path, asked) == scan("ome_tiff", tmp_path)
     pixel, step = caplog.messages
-    assert f"{tmp_path}/a.ome.tif: its metadata give a pixel along x of 0.5 µm, but " in pixel
+    assert f"{tmp_path}/a.ome.tif: its metadata give pixel_um as 0.5 µm, but " in pixel
     assert "acquisition.pixel_um is 0.377, which is used" in pixel
-    assert "a z-step of 1.5 µm, but acquisition.z_step_um is 1, which is used" in step
+    assert "z_step_um as 1.5 µm, but acquisition.z_step_um is 1, which is used" in step
     scan("ome_tiff", tmp_path, asked)
     assert len(caplog.messages) == 2  # said once
     # A default overrules nothing.

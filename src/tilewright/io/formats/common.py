@@ -229,15 +229,11 @@ def select_region(
     regions = sorted({plane.region for plane in planes})
     if region is None and len(regions) <= 1:
         return planes
-    if region is None:
-        raise RawDataError(
-            f"{raw_dir} holds the regions {', '.join(regions)}; "
-            "give each sample its region in the column 'region' of the samples table"
-        )
     if region not in regions:
+        absent = f"no region {region!r}, only" if region else "the regions"
         raise RawDataError(
-            f"{raw_dir} holds no region {region!r}, only {', '.join(regions) or 'none'}; "
-            "correct the column 'region' of the samples table"
+            f"{raw_dir} holds {absent} {', '.join(regions) or 'none'}; give each sample its region "
+            "in the column 'region' of the samples table"
         )
     return [plane for plane in planes if plane.region == region]
 

@@ -1,12 +1,11 @@
 """Yokogawa CellVoyager (CV7000, CV8000): TIFFs listed by ``MeasurementData.mlf``.
 
-``MeasurementDetail.mrf`` next to it holds the pixel size and names the ``.mes`` file, which holds
-z-step, exposure and filters.
+``MeasurementDetail.mrf`` next to it holds the pixel size, and a ``.mes`` file z-step, exposure and
+filters.
 """
 
 import re
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -18,7 +17,6 @@ from tilewright.io.text_file import read_content
 from tilewright.io.tiff.ome_xml import MOST_PLANES, OmeChannel, OmeImage, elements_named
 
 NAMES = ("/measurementdata.mlf",)
-_DETAIL_NAME = "MeasurementDetail.mrf"
 #: A band-pass filter, by centre and width in nm.
 _BAND = re.compile(r"BP(\d+)/\d+")
 #: More channels and z-planes than any measurement has.
@@ -70,8 +68,7 @@ def read_images(path: str) -> list[OmeImage]:
         )
         for well, record in records
     ]
-    with raw_file_errors(f"{folder / _DETAIL_NAME} or the file that it names"):
-        shared, known = _settings(folder)
+    shared, known = _settings(folder)
     last = max(plane.channel for plane in planes)
     channels = {number: known.get(str(number), OmeChannel()) for number in range(1, last + 1)}
     return tiles(planes, channels, shared)
@@ -85,22 +82,22 @@ def _well(record: _Fields) -> str:
 
 def _settings(folder: Path) -> tuple[OmeImage, dict[str | None, OmeChannel]]:
     """Return sizes, and channels by number, of the settings files next to the index."""
+    details, settings = (sorted(folder.glob(f"*.{suffix}")) for suffix in ("mrf", "mes"))
+    if len(settings) > 1:
+        settings = []  # of several it is unknown which was used
+    camera = [item for path in details for item in _elements(path, "MeasurementChannel")]
+    stacks = [item for path in settings for item in _elements(path, "ActionAcquire3D")]
+    channels = [item for path in settings for item in _elements(path, "Channel")]
     # The index holds heights too, but rounded to 0.1 µm.
-    sizes, detail = OmeImage([]), folder / _DETAIL_NAME
-    if not detail.is_file():
-        return sizes, {}
-    for channel in _elements(detail, "MeasurementChannel"):
-        x_um, y_um = (channel.get(f"{axis}PixelDimension") for axis in ("Horizontal", "Vertical"))
-        sizes = OmeImage([], pixel_um=positive(x_um), pixel_y_um=positive(y_um))
-    (measurement,) = _elements(detail, "MeasurementDetail")
-    settings = folder / Path(measurement.get("MeasurementSettingFileName", "")).name
-    if settings.suffix != ".mes" or not settings.is_file():
-        return sizes, {}
-    steps = {
-        positive(action.get("SliceLength")) for action in _elements(settings, "ActionAcquire3D")
-    }
-    channels = {item.get("Ch"): _channel(item) for item in _elements(settings, "Channel")}
-    return replace(sizes, z_step_um=steps.pop() if len(steps) == 1 else None), channels
+    steps = {positive(item.get("SliceLength")) for item in stacks}
+    pixel = camera[0] if camera else {}
+    sizes = OmeImage(
+        [],
+        pixel_um=positive(pixel.get("HorizontalPixelDimension")),
+        pixel_y_um=positive(pixel.get("VerticalPixelDimension")),
+        z_step_um=steps.pop() if len(steps) == 1 else None,
+    )
+    return sizes, {item.get("Ch"): _channel(item) for item in channels}
 
 
 def _channel(fields: _Fields) -> OmeChannel:

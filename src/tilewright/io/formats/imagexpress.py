@@ -57,11 +57,10 @@ def _stack(plane: RawPlane) -> tuple[int, str, str, int | None]:
 def describe(path: str) -> OmeImage:
     """Return what MetaXpress tells of a file, else what any TIFF does."""
     info = _plane_info(path)
-    if info.get("spatial-calibration-state") != "True":
-        return describe_tiff(path)
     y_um, x_um = (finite(info.get(f"stage-position-{axis}")) for axis in "yx")
     pixel_y_um, pixel_um = (positive(info.get(f"spatial-calibration-{axis}")) for axis in "yx")
-    if info.get("spatial-calibration-units") != "um" or not (pixel_um and pixel_y_um):
+    states = info.get("spatial-calibration-state"), info.get("spatial-calibration-units")
+    if states != ("True", "um") or not (pixel_um and pixel_y_um):
         return describe_tiff(path)
     channel = OmeChannel(
         info.get("_IllumSetting_") or None,

@@ -192,23 +192,25 @@ def _number_tile(tiles: list[_Tile], new: _Tile, *, same: bool) -> int:
 
 def compare_sizes(located: Sequence[LocatedImage], options: ScanOptions) -> None:
     """Log one sentence for each option that files contradict; refuse a z-step that nobody gave."""
-    logged: set[str] = set()
-    for _, path, image in located:
-        deep = any(plane.z for plane in image.planes)
-        for what, size_um, key, option_um in (
-            ("a pixel along x", image.pixel_um, "acquisition.pixel_um", options.pixel_um),
-            ("a pixel along y", image.pixel_y_um, "acquisition.pixel_um", options.pixel_um),
-            ("a z-step", deep and image.z_step_um, "acquisition.z_step_um", options.z_step_um),
-        ):
-            if not size_um or not option_um or key in logged:
+    deep = [one for one in located if any(plane.z for plane in one.image.planes)]
+    sizes = {
+        "pixel_um": [(one.path, one.image.pixel_um) for one in located]
+        + [(one.path, one.image.pixel_y_um) for one in located],
+        "z_step_um": [(one.path, one.image.z_step_um) for one in deep],
+    }
+    for name, of_files in sizes.items():
+        option_um = getattr(options, name) or 0.0
+        for path, size_um in of_files if option_um else ():
+            if not size_um or abs(size_um - option_um) <= _SIZE_TOLERANCE * option_um:
                 continue
-            if abs(size_um - option_um) <= _SIZE_TOLERANCE * option_um:
-                continue
-            text = f"{path}: its metadata give {what} of {size_um:g} µm, but {key} is {option_um:g}"
-            if key == "acquisition.z_step_um" and not options.z_step_given:
-                raise RawDataError(f"{text}, its default; set {key}")
-            logged.add(key)
+            text = (
+                f"{path}: its metadata give {name} as {size_um:g} µm, but acquisition.{name} is "
+                f"{option_um:g}"
+            )
+            if name == "z_step_um" and not options.z_step_given:
+                raise RawDataError(f"{text}, its default; set acquisition.{name}")
             _log_once(f"{text}, which is used for every file and cycle")
+            break
 
 
 @cache

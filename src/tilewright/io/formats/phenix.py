@@ -1,6 +1,5 @@
 """Opera Phenix and Operetta exports (Harmony): TIFFs listed by ``Index.idx.xml``."""
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from itertools import pairwise
@@ -50,37 +49,26 @@ def _tiles(planes: list[_Fields]) -> list[OmeImage]:
         for token in sorted(by_channel, key=int)
     }
     listed = []
+    heights_um: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     for plane in planes:
-        y_um, x_um = (_number(plane, f"Position{axis}", UM, finite) for axis in "YX")
+        y_um, x_um, z_um = (_number(plane, f"Position{axis}", UM, finite) for axis in "YXZ")
         # Harmony's stage runs upwards in y, its images run downwards.
         at_um = None if y_um is None else -y_um, x_um
-        well, field = f"r{int(plane['Row']):02}c{int(plane['Col']):02}", _field(plane)
-        place = well, field, plane["ChannelID"], int(plane["PlaneID"])
-        listed.append(ListedPlane(*place, *at_um, plane["URL"]))
+        well = f"r{int(plane['Row']):02}c{int(plane['Col']):02}"
+        stack = well, (int(plane["FieldID"]),), plane["ChannelID"]
+        listed.append(ListedPlane(*stack, int(plane["PlaneID"]), *at_um, plane["URL"]))
+        if z_um is not None:
+            heights_um[stack].append(z_um)
+    # The usual distance of neighbours: channels have heights of their own.
+    steps_um = [b - a for heights in heights_um.values() for a, b in pairwise(sorted(heights))]
     shared = OmeImage(
         [],
         pixel_um=_number(planes[0], "ImageResolutionX", UM),
         pixel_y_um=_number(planes[0], "ImageResolutionY", UM),
-        z_step_um=_z_step_um(planes),
+        z_step_um=round(median_low(steps_um), 6) or None if steps_um else None,
         numerical_aperture=_number(planes[0], "ObjectiveNA", {"": 1.0}),
     )
     return tiles(listed, channels, shared)
-
-
-def _z_step_um(planes: list[_Fields]) -> float | None:
-    """Return the usual distance of neighbouring planes: channels have heights of their own."""
-    stacks: dict[tuple[Any, ...], list[float]] = defaultdict(list)
-    for plane in planes:
-        height_um = _number(plane, "PositionZ", UM, finite)
-        if height_um is not None:
-            stacks[_field(plane), plane["ChannelID"]].append(height_um)
-    steps = [b - a for heights in stacks.values() for a, b in pairwise(sorted(heights))]
-    return round(median_low(steps), 6) or None if steps else None
-
-
-def _field(plane: _Fields) -> tuple[int, ...]:
-    parts = (plane[key] for key in ("Row", "Col", "FieldID"))
-    return tuple(int(re.sub(r"\D", "", part) or 0) for part in parts)
 
 
 def _number(

@@ -15,6 +15,7 @@ from typing import Any
 from tilewright.errors import BrokenTiffError, RawDataError
 from tilewright.io.formats.common import TIFF, file_identity, find_files
 from tilewright.io.formats.located_images import LocatedImage, known_channels
+from tilewright.io.formats.tile_files import describe
 from tilewright.io.numbers import positive
 from tilewright.io.tiff.headers import (
     PIXEL_TYPES,
@@ -23,7 +24,7 @@ from tilewright.io.tiff.headers import (
     headers_of,
     pixel_problem,
 )
-from tilewright.io.tiff.metadata import DAMAGE_ERRORS, imagej_unit, pixel_um
+from tilewright.io.tiff.metadata import DAMAGE_ERRORS
 from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane, check_sizes, describe_image
 
 #: Suffixes that files of single tiles do not have.
@@ -191,14 +192,10 @@ def _description(path: str, tiff: Any, main: Any) -> OmeImage:
     """Return channels and sizes from OME-XML, PerkinElmer's XML, ImageJ or the resolution tags."""
     if main.kind == "ome":
         return describe_image(tiff.ome_metadata, path, tiff.series.index(main))
-    channels = []
-    labels = (tiff.imagej_metadata or {}).get("Labels", ())
+    image = describe(path)
     if tiff.is_qpi:
-        channels = [_qpi_channel(page.description) for page in main.pages]
-    elif len(labels) == len(main.pages):
-        channels = [OmeChannel(name) for name in labels]
-    y_um, x_um = pixel_um(main.keyframe, imagej_unit(tiff.imagej_metadata))
-    return OmeImage(channels, pixel_um=x_um, pixel_y_um=y_um)
+        return replace(image, channels=[_qpi_channel(page.description) for page in main.pages])
+    return image
 
 
 def _qpi_channel(description: str) -> OmeChannel:
