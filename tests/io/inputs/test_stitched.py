@@ -69,7 +69,6 @@ def test_every_layout_gives_its_full_resolution_by_region(
     assert [channel.name for channel in found.image.channels] == told
     assert found.header[2:5] == (200, 330, np.dtype(dtype).name)
     assert (found.image.pixel_um, found.image.pixel_y_um) == (PIXEL_UM, PIXEL_UM)
-    assert not found.lossy
     for plane, expected in zip(planes, image, strict=True):
         source = of(plane.path, plane.page or 0, expected)
         with opened(source) as whole:
@@ -124,7 +123,11 @@ def test_what_is_refused_in_one_sentence(
 
 
 def problem(path: Path) -> str:
-    return read_image(str(path)).header.problem
+    try:
+        read_image(str(path))
+    except RawDataError as error:
+        return str(error)
+    return ""
 
 
 def test_files_that_hold_two_images_end_early_or_come_in_one_piece(

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tilewright.errors import RawDataError
+from tilewright.errors import BrokenTiffError, RawDataError
 from tilewright.io.tiff.metadata import DAMAGE_ERRORS as DAMAGE_ERRORS
 from tilewright.runtime.text import printable
 
@@ -34,6 +34,8 @@ def raw_file_errors(name: str) -> Iterator[None]:
         yield
     except RawDataError:
         raise
+    except BrokenTiffError as error:
+        raise RawDataError(f"{name} {error}; copy it again") from error
     except DAMAGE_ERRORS as error:
         what = f"no {error}" if isinstance(error, KeyError) else error
         raise RawDataError(f"{name} cannot be read ({what}); copy it again") from error

@@ -5,7 +5,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tilewright.errors import RawDataError
@@ -120,11 +119,10 @@ def number_cycles(
     located = []
     for cycle, path, images in files:
         number = numbers.get(path, 1 if cycle is None else cycle)
+        folder, name = path.rsplit("/", 1)
         for image in images:
             planes = [
-                plane._replace(
-                    file=str(inside(Path(path).parent, plane.file, path)) if plane.file else path
-                )
+                plane._replace(file=str(inside(folder, plane.file or name, path)))
                 for plane in image.planes
             ]
             stored = {(plane.file, plane.page) for plane in planes}

@@ -2,15 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from tilewright.errors import RawDataError
-from tilewright.io.formats.common import (
-    RawPlane,
-    ScanOptions,
-    clean_token,
-    walk_images,
-)
+from tilewright.io.formats.common import RawPlane, ScanOptions, clean_token, walk_images
 from tilewright.io.formats.tile_files import split_pages
 
 #: Field to the expression of its values; words of a channel may hold spaces and the like.
@@ -103,16 +97,17 @@ def planes_by_name(raw_dir: str, expression: re.Pattern[str], depth: int = 5) ->
 
 
 def _plane(values: Mapping[str, str], path: str) -> RawPlane:
-    numbers: dict[str, Any] = {
-        field: int(values[field]) for field in ("z", "tile", "row", "col") if field in values
-    }
-    if "row" not in numbers:
-        numbers.setdefault("tile", 1)
+    """Return the plane of a path by the texts of its fields."""
+    tile, row, col, z = (
+        int(values[field]) if field in values else None for field in ("tile", "row", "col", "z")
+    )
     return RawPlane(
-        cycle=int(values.get("cycle", 1)),
-        channel=clean_token(values.get("channel", "1")),
-        z=numbers.pop("z", None),
-        path=path,
+        int(values.get("cycle", 1)),
+        clean_token(values.get("channel", "1")),
+        z,
+        path,
+        tile=1 if tile is None and row is None else tile,
+        row=row,
+        col=col,
         region=values.get("region", values.get("region_of_file", "1")),
-        **numbers,
     )

@@ -56,9 +56,8 @@ def read_images(path: str) -> list[OmeImage]:
         if (folder.parent / _TILES / Path(path).name).is_file():
             return []
         raise RawDataError(
-            f"{folder} is a reduced level of an NDTiff data set, no raw data; copy the folder "
-            f"{_TILES!r} of that data set, with its index, next to it and name the folder "
-            f"that holds both ({folder.parent})"
+            f"{folder} is a reduced level of an NDTiff data set; copy the folder {_TILES!r} of "
+            f"that data set next to it and name {folder.parent}"
         )
     entries = read_index(Path(path))
     if not entries:

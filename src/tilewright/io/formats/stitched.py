@@ -7,24 +7,18 @@ labels.
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tilewright.errors import BrokenTiffError, RawDataError
-from tilewright.io.formats.common import TIFF, file_identity, find_files
+from tilewright.errors import RawDataError
+from tilewright.io.formats.common import TIFF, file_identity, find_files, raw_file_errors
 from tilewright.io.formats.located_images import LocatedImage, known_channels
 from tilewright.io.formats.tile_files import describe
 from tilewright.io.numbers import positive
-from tilewright.io.tiff.headers import (
-    PIXEL_TYPES,
-    PageHeader,
-    RawHeader,
-    headers_of,
-    pixel_problem,
-)
-from tilewright.io.tiff.metadata import DAMAGE_ERRORS
+from tilewright.io.tiff.headers import PIXEL_TYPES, PageHeader, RawHeader, headers_of, pixel_problem
+from tilewright.io.tiff.metadata import of_tiff
 from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane, check_sizes, describe_image
 
 #: Suffixes that files of single tiles do not have.
@@ -42,33 +36,27 @@ _US_TO_MS = 1e-3
 _JPEG = (6, 7, 33007, 34892)
 
 
-@dataclass(frozen=True)
-class StitchedImage:
+class StitchedImage(NamedTuple):
     """One stitched image: its full-resolution pages and their metadata."""
 
     header: RawHeader
-    """Size of the file and of a plane; ``problem`` is why it cannot be used."""
-    image: OmeImage = field(default_factory=lambda: OmeImage([]))
+    """Size of the file and of a plane."""
+    image: OmeImage
     """Its planes are the pages of the channels."""
-    lossy: bool = False
-    """Whether pixels are compressed as JPEG."""
-    certain: bool = False
-    """Whether the file alone shows that it is no tile: it holds one image, and has a pyramid,
-    PerkinElmer's metadata, or more pixels than a camera.
-    """
 
 
 def read_images(path: str) -> list[OmeImage]:
-    """Return the image of a file; RawDataError if it cannot be used."""
-    stitched = read_image(path)
-    if stitched.header.problem:
-        raise RawDataError(f"{path} {stitched.header.problem}")
-    return [stitched.image]
+    """Return the image of a file, as :func:`read_image`."""
+    return [read_image(path).image]
 
 
 def lossy_warnings(located: Sequence[LocatedImage]) -> list[str]:
     """Return a warning for images whose pixels are compressed with loss."""
-    names = [Path(path).name for _, path, _ in located if read_image(path).lossy]
+    names = [
+        Path(path).name
+        for _, path, image in located
+        if headers_of(path)[image.planes[0].page].compression in _JPEG
+    ]
     if not names:
         return []
     return [
@@ -89,73 +77,75 @@ def is_stitched(raw_dir: str) -> bool:
     if not 0 < len(files) <= _MOST_CYCLES or len(set(cycles)) < len(cycles):
         return False
     numbered = len(cycles) == len(files)
-    try:
-        first = read_image(files[0][1])
-        if len(files) == 1 or not (first.certain or numbered):
-            return first.certain
-        headers = [read_image(path).header for _, path in files]
-    except (OSError, RawDataError):
-        return False  # a missing file or broken metadata, which the reader will name
-    sizes = {(header.height_px, header.width_px) for header in headers if not header.problem}
-    return len(sizes) > 1 or (first.certain and (numbered or _is_large(*sizes.pop())))
+    certain, _ = of_tiff(files[0][1], _kind, (False, None))
+    if len(files) == 1 or not (certain or numbered):
+        return certain
+    # Files that cannot be read will be named by the reader.
+    sizes = {of_tiff(path, _kind, (False, None))[1] for _, path in files} - {None}
+    large = any(max(size) > _LARGER_THAN_CAMERAS_PX for size in sizes if size)
+    return len(sizes) > 1 or (certain and (numbered or large))
 
 
-def _is_large(height_px: int, width_px: int) -> bool:
-    return max(height_px, width_px) > _LARGER_THAN_CAMERAS_PX
+def _kind(tiff: Any) -> tuple[bool, tuple[int, int]]:
+    """Return whether a file alone shows that it is no tile, and the size of its image.
+
+    It holds one image, and has a pyramid, PerkinElmer's metadata, or more pixels than a camera.
+    """
+    main, images, _ = _main(tiff)
+    size = main.keyframe.imagelength, main.keyframe.imagewidth
+    large = max(size) > _LARGER_THAN_CAMERAS_PX
+    return images == 1 and (tiff.is_qpi or len(main.levels) > 1 or large), size
+
+
+def _main(tiff: Any) -> tuple[Any, int, Sequence[PageHeader]]:
+    """Return the largest series of a file, how many are of like size, and the headers of all pages.
+
+    Others are a label, macro or thumbnail.
+    """
+    # tifffile goes on with fewer pages where their chain breaks off.
+    pages = headers_of(tiff.filehandle.path)
+    if tiff.is_ome:
+        check_sizes(tiff.ome_metadata, tiff.filename)
+    main = max(tiff.series, key=_area)
+    images = sum(_area(one) >= _LARGE_SERIES_SHARE * _area(main) for one in tiff.series)
+    return main, images, pages
+
+
+def _area(series: Any) -> int:
+    return int(series.keyframe.imagelength * series.keyframe.imagewidth)
 
 
 def read_image(path: str) -> StitchedImage:
-    """Return what a file holds; an unchanged file is opened once per process."""
-    return _read(*file_identity(path))
+    """Return what a file holds; an unchanged file is opened once per process.
+
+    Raises
+    ------
+    RawDataError
+        It cannot be read or used.
+    """
+    with raw_file_errors(path):
+        return _read(*file_identity(path))
 
 
 @lru_cache(maxsize=1024)
 def _read(path: str, size_bytes: int, mtime_ns: int) -> StitchedImage:
     import tifffile
 
-    blank = RawHeader(size_bytes, mtime_ns)
-    try:
-        # tifffile goes on with fewer pages where their chain breaks off.
-        pages = headers_of(path)
-        with tifffile.TiffFile(path) as tiff:
-            if tiff.is_ome:
-                check_sizes(tiff.ome_metadata, path)
-            return _image(path, tiff, pages, blank)
-    except BrokenTiffError as error:
-        problem = str(error)
-    except RawDataError:
-        raise
-    except (tifffile.TiffFileError, *DAMAGE_ERRORS) as error:
-        problem = f"is no readable TIFF ({error})"
-    return StitchedImage(blank._replace(problem=problem))
-
-
-def _image(path: str, tiff: Any, pages: Sequence[PageHeader], blank: RawHeader) -> StitchedImage:
-    """Return the largest image of an open file."""
-    main = max(tiff.series, key=_area)
-    # Others are a label, macro or thumbnail by their size.
-    images = sum(_area(series) >= _LARGE_SERIES_SHARE * _area(main) for series in tiff.series)
-    first = pages[main.keyframe.index]
-    large = _is_large(first.height_px, first.width_px)
-    certain = images == 1 and (tiff.is_qpi or len(main.levels) > 1 or large)
-    problem = _problem(tiff, main, first, images)
-    if problem:
-        return StitchedImage(blank._replace(problem=problem), certain=certain)
-    metadata = _description(path, tiff, main)
+    with tifffile.TiffFile(path) as tiff:
+        main, images, pages = _main(tiff)
+        first = pages[main.keyframe.index]
+        if problem := _problem(tiff, main, first, images):
+            raise RawDataError(f"{path} {problem}")
+        metadata = _description(path, tiff, main)
+        numbers = [page.index for page in main.pages]
     image = replace(
         metadata,
-        channels=known_channels(metadata.channels, len(main.pages)),
-        planes=[OmePlane(k, 0, page.index, None) for k, page in enumerate(main.pages)],
+        channels=known_channels(metadata.channels, len(numbers)),
+        planes=[OmePlane(channel, 0, page, None) for channel, page in enumerate(numbers)],
     )
-    used = 1 + max(page.index for page in main.pages)
-    header = blank._replace(
-        height_px=first.height_px, width_px=first.width_px, dtype=first.dtype, pages=used
-    )
-    return StitchedImage(header, image, first.compression in _JPEG, certain)
-
-
-def _area(series: Any) -> int:
-    return int(series.keyframe.imagelength * series.keyframe.imagewidth)
+    size = first.height_px, first.width_px
+    header = RawHeader(size_bytes, mtime_ns, *size, first.dtype, 1 + max(numbers))
+    return StitchedImage(header, image)
 
 
 def _problem(tiff: Any, main: Any, first: PageHeader, images: int) -> str:

@@ -40,26 +40,21 @@ class Czi:
         times, channels, depth = (max(part.get(k, (0, 1))[1] for part in dims) for k in "TCZ")
         if times > 1:
             raise RawDataError(f"{path} is a time series; save one file per cycle")
-        mosaic = bool(self._file.is_mosaic())
-        boxes = self._boxes(mosaic)
-        sizes = {(box.h, box.w) for _, _, box in boxes}
+        boxes = self._boxes()
+        sizes = {(box.h, box.w) for box in boxes.values()}
         if len(sizes) != 1:
             raise RawDataError(
                 f"{path} holds tiles of {len(sizes)} sizes; save the tiles as they were taken "
                 "(ZEN: without stitching or cropping)"
             )
         ((self.height_px, self.width_px),) = sizes
-        self._places = [place[:2] for place in boxes]
+        self._places = sorted(boxes)
         shared = _metadata(self._file.meta, channels)
-        self.tiles = [
-            (
-                replace(
-                    shared, y=float(box.y), x=float(box.x), region=str(scene + 1 if mosaic else 1)
-                ),
-                depth,
-            )
-            for scene, _, box in boxes
-        ]
+        self.tiles = []
+        for scene, mosaic in self._places:
+            y, x = float(boxes[scene, mosaic].y), float(boxes[scene, mosaic].x)
+            region = str(scene + 1 if self._file.is_mosaic() else 1)
+            self.tiles.append((replace(shared, y=y, x=x, region=region), depth))
 
     def read(self, tile: int, channel: int, z: int) -> NDArray[Any]:
         """Return a plane (y, x)."""
@@ -69,19 +64,15 @@ class Czi:
         plane, _ = self._file.read_image(**index)
         return np.asarray(plane).reshape(plane.shape[-2:])
 
-    def _boxes(self, mosaic: bool) -> list[tuple[int, int, Any]]:
-        """Return (scene, tile, bounding box) of every tile, in that order."""
+    def _boxes(self) -> dict[tuple[int, int], Any]:
+        """Return the bounding box of every tile by scene and number."""
         first = {axis: 0 for axis in "CZ" if axis in self._file.dims}
-        boxes = (
-            self._file.get_all_mosaic_tile_bounding_boxes(**first)
-            if mosaic
-            else self._file.get_all_tile_bounding_boxes(**first)
-        )
-        found = {}
-        for tile, box in boxes.items():
-            at = tile.dimension_coordinates
-            found[at.get("S", 0), at.get("M", 0)] = box
-        return [(*place, found[place]) for place in sorted(found)]
+        if self._file.is_mosaic():
+            boxes = self._file.get_all_mosaic_tile_bounding_boxes(**first)
+        else:
+            boxes = self._file.get_all_tile_bounding_boxes(**first)
+        places = {tile: tile.dimension_coordinates for tile in boxes}
+        return {(at.get("S", 0), at.get("M", 0)): boxes[tile] for tile, at in places.items()}
 
 
 def _metadata(root: ElementTree.Element, channels: int) -> OmeImage:
