@@ -340,3 +340,29 @@ def test_cycles_that_are_not_asked_for_are_not_compared(
     found = scan("ome_tiff", tmp_path, ScanOptions(pixel_um=0.5, cycles=(1,)))
     assert {plane.cycle for plane in found} == {1}
     assert not caplog.messages
+
+
+def test_cycles_of_hyperstacks_may_differ_in_depth_and_channels(tmp_path: Path) -> None:
+    for cycle, shape in ((1, (3, 2)), (2, (5, 4)), (3, (4, 1))):
+        (tmp_path / f"cycle{cycle}").mkdir()
+        stack = np.zeros((*shape, 16, 20), np.uint16)
+        for tile in (1, 2):
+            path = tmp_path / f"cycle{cycle}/t{tile}.tif"
+            tifffile.imwrite(path, stack, imagej=True, metadata={"axes": "ZCYX"})
+    planes = scan("pattern", tmp_path, ScanOptions(pattern="cycle{cycle}/t{tile}.tif"))
+    found = {
+        cycle: {(p.channel, p.z) for p in planes if p.cycle == cycle and p.tile == 2}
+        for cycle in (1, 2, 3)
+    }
+    assert found[1] == {(str(channel), z) for channel in (1, 2) for z in range(3)}
+    assert found[2] == {(str(channel), z) for channel in (1, 2, 3, 4) for z in range(5)}
+    assert found[3] == {("1", None)}  # its pages are planes
+
+
+def test_a_tile_without_a_cycle_where_others_have_one_is_refused(tmp_path: Path) -> None:
+    for name in ("cycle2_t1.ome.tif", "cycle2_t2.ome.tif", "t3.ome.tif"):
+        write_ome(tmp_path / name, [(0.0, 0.0)])
+    with pytest.raises(RawDataError, match=r"t3\.ome\.tif has no cycle in its name, but other fil"):
+        scan("ome_tiff", tmp_path)
+    (tmp_path / "t3.ome.tif").unlink()
+    assert {plane.cycle for plane in scan("ome_tiff", tmp_path)} == {2}

@@ -1,6 +1,7 @@
 """Numbers in texts that microscopes and spreadsheets write."""
 
 import re
+from collections.abc import Iterable
 
 #: No microscope's number is larger, and none that is no 0 is smaller than one of so many.
 LARGEST = 1e15
@@ -27,6 +28,16 @@ def positive(text: str | None, unit: str = "", *, scale: float = 1.0) -> float |
     """
     value = finite(text, unit)
     return round(value * scale, 9) if value is not None and value > 1 / LARGEST else None
+
+
+def only(values: Iterable[float | None]) -> float | None:
+    """Return the one number that all known ones are; None where they differ or none is known.
+
+    >>> only([None, 0.75, 0.75]), only([0.75, 1.4]), only([None])
+    (0.75, None, None)
+    """
+    known = set(values) - {None}
+    return known.pop() if len(known) == 1 else None
 
 
 def whole(text: object, most: int, least: int = 0) -> int:

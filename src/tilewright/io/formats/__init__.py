@@ -30,26 +30,18 @@ _BY_NAME = {
     "macsima": macsima.scan,
     "fiji": fiji.scan,
 }
-#: Those whose metadata hold planes, positions, sizes and channels: what the images of a file are.
-_BY_METADATA: dict[str, Callable[[str], Sequence[OmeImage]]] = {
-    "ome_tiff": ome_tiff.read_images,
-    "phenix": phenix.read_images,
-    "cv8000": cv8000.read_images,
-    "ndtiff": ndtiff.read_images,
-    "stitched": stitched.read_images,
-    **dict.fromkeys(containers.FORMATS, containers.read_images),
+#: Those whose metadata hold planes, positions, sizes and channels: how their files are named, as
+#: for :func:`~tilewright.io.formats.common.list_folder`, and what the images of a file are.
+_BY_METADATA: dict[str, tuple[tuple[str, ...], Callable[[str], Sequence[OmeImage]]]] = {
+    "ome_tiff": (ome_tiff.NAMES, ome_tiff.read_images),
+    "phenix": (phenix.NAMES, phenix.read_images),
+    "cv8000": (cv8000.NAMES, cv8000.read_images),
+    "ndtiff": (ndtiff.NAMES, ndtiff.read_images),
+    "stitched": (stitched.NAMES, stitched.read_images),
+    **{name: ((f".{name}",), containers.read_images) for name in containers.FORMATS},
 }
-#: Names of the files that a folder of a format holds, as for
-#: :func:`~tilewright.io.formats.common.list_folder`.
-FILES: dict[str, tuple[str, ...]] = {
-    "ndtiff": ndtiff.NAMES,
-    "phenix": phenix.NAMES,
-    "cv8000": cv8000.NAMES,
-    "fiji": fiji.NAMES,
-    "ome_tiff": ome_tiff.NAMES,
-    "stitched": stitched.NAMES,
-    **{name: (f".{name}",) for name in containers.FORMATS},
-}
+#: Names of the files that a folder of a format holds.
+FILES = {"fiji": fiji.NAMES, **{name: files for name, (files, _) in _BY_METADATA.items()}}
 
 
 def scan(
@@ -89,11 +81,11 @@ def read_images(convention: str, raw_dir: str | os.PathLike[str]) -> list[Locate
     RawDataError
         A file cannot be read, or it is open of which cycle it is.
     """
-    read = _BY_METADATA.get(convention)
-    if read is None:
+    if convention not in _BY_METADATA:
         return None
+    file_names, read = _BY_METADATA[convention]
     files = []
-    for cycle, path in find_files(str(Path(raw_dir).resolve()), FILES[convention]):
+    for cycle, path in find_files(str(Path(raw_dir).resolve()), file_names):
         with raw_file_errors(path):
             files.append((cycle, path, read(path)))
     return number_cycles(files, whole=convention == "stitched")

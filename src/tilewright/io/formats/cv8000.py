@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 from tilewright.errors import RawDataError
 from tilewright.io.formats.common import MOST_XML_MB, list_folder, raw_file_errors
 from tilewright.io.formats.located_images import ListedPlane, tiles
-from tilewright.io.numbers import positive, whole
+from tilewright.io.numbers import only, positive, whole
 from tilewright.io.text_file import read_content
 from tilewright.io.tiff.ome_xml import MOST_PLANES, OmeChannel, OmeImage, elements_named
 
@@ -89,13 +89,11 @@ def _settings(folder: Path) -> tuple[OmeImage, dict[str | None, OmeChannel]]:
     stacks = [item for path in settings for item in _elements(path, "ActionAcquire3D")]
     channels = [item for path in settings for item in _elements(path, "Channel")]
     # The index holds heights too, but rounded to 0.1 µm.
-    steps = {positive(item.get("SliceLength")) for item in stacks}
-    pixel = camera[0] if camera else {}
     sizes = OmeImage(
         [],
-        pixel_um=positive(pixel.get("HorizontalPixelDimension")),
-        pixel_y_um=positive(pixel.get("VerticalPixelDimension")),
-        z_step_um=steps.pop() if len(steps) == 1 else None,
+        pixel_um=only(positive(item.get("HorizontalPixelDimension")) for item in camera),
+        pixel_y_um=only(positive(item.get("VerticalPixelDimension")) for item in camera),
+        z_step_um=only(positive(item.get("SliceLength")) for item in stacks),
     )
     return sizes, {item.get("Ch"): _channel(item) for item in channels}
 

@@ -95,18 +95,17 @@ def number_cycles(
 ) -> list[LocatedImage]:
     """Return every image once, with its cycle, from (cycle, file, images of the file).
 
-    Where neither folder nor file name holds the cycle, each file of several images is a cycle, in
-    the order of their names (one file per cycle is what ASHLAR reads), and files of one image each
-    are tiles of cycle 1, unless each is a ``whole`` cycle. Planes name the files that hold them.
+    Where neither folder nor file name holds the cycle and a file holds several images, or each is a
+    ``whole`` cycle, files are cycles in the order of their names (one file per cycle is what ASHLAR
+    reads); files of one image each are tiles of cycle 1. Planes name the files that hold them.
 
     Raises
     ------
     RawDataError
-        Some files of several images have a cycle in their name, and others do not; two whole cycles
-        have one number; or a plane is in a file elsewhere.
+        Some files have a cycle in their name, and others do not; two whole cycles have one number;
+        or a plane is in a file elsewhere.
     """
-    sets = [(cycle, path) for cycle, path, images in files if whole or len(images) > 1]
-    numbers = number_files(sets)
+    numbers = number_files([(cycle, path) for cycle, path, images in files if images])
     first: dict[int, str] = {}
     for path, number in numbers.items():
         if whole and first.setdefault(number, path) != path:
@@ -115,10 +114,11 @@ def number_cycles(
                 "file with all channels of its cycle: save one such file per cycle, and move "
                 "others away"
             )
+    in_order = whole or any(len(images) > 1 for _, _, images in files)
     known: set[tuple[str | None, int]] = set()
     located = []
     for cycle, path, images in files:
-        number = numbers.get(path, 1 if cycle is None else cycle)
+        number = 1 if cycle is None and not in_order else numbers.get(path, 1)
         folder, name = path.rsplit("/", 1)
         for image in images:
             planes = [

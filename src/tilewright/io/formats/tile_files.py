@@ -63,27 +63,34 @@ def _of_hyperstack(imagej: Mapping[str, Any], image: OmeImage, path: str) -> Ome
 def split_pages(planes: list[RawPlane]) -> list[RawPlane]:
     """Split the pages of files into channels, numbered from 1, and z-planes.
 
-    The first file's metadata apply to all. Planes whose names hold a channel or z, and files of one
-    channel, are returned unchanged.
+    The metadata of a cycle's first file apply to all of its files. Planes whose names hold a
+    channel or z, and files of one channel, are returned unchanged.
 
     Raises
     ------
     RawDataError
-        The first file's metadata are invalid, or are those of several time points.
+        The metadata of such a file are invalid, or are those of several time points.
     """
     if {plane.channel for plane in planes} != {"1"}:
         return planes
-    pages = describe(planes[0].path).planes
-    deep = len({page.z for page in pages}) > 1
-    if len({page.channel for page in pages}) < 2 or (deep and planes[0].z is not None):
-        return planes
-    return [
-        plane._replace(
-            channel=str(page.channel + 1), z=page.z if plane.z is None else plane.z, page=page.page
-        )
-        for plane in planes
-        for page in pages
-    ]
+    pages_of: dict[int, list[OmePlane]] = {}
+    for plane in planes:
+        if plane.cycle not in pages_of:
+            pages = describe(plane.path).planes
+            channels, depths = {page.channel for page in pages}, {page.z for page in pages}
+            whole_file = len(channels) < 2 or (len(depths) > 1 and plane.z is not None)
+            pages_of[plane.cycle] = [] if whole_file else pages
+    split = []
+    for plane in planes:
+        split += [
+            plane._replace(
+                channel=str(page.channel + 1),
+                z=page.z if plane.z is None else plane.z,
+                page=page.page,
+            )
+            for page in pages_of[plane.cycle]
+        ] or [plane]
+    return split
 
 
 def at_stage(

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
 from tilewright.io.formats.located_images import known_channels
-from tilewright.io.numbers import positive
+from tilewright.io.numbers import only, positive
 from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage
 
 _DTYPES = {"gray8": "uint8", "gray16": "uint16"}
@@ -81,6 +81,7 @@ def _metadata(root: ElementTree.Element, channels: int) -> OmeImage:
         item.get("Id"): positive(item.findtext("Value"), scale=_M_TO_UM)
         for item in root.iterfind(".//Scaling//Distance")
     }
+    lenses = root.iterfind(".//Instrument/Objectives/Objective/LensNA")
     elements = root.findall(".//Information/Image/Dimensions/Channels/Channel")
     return OmeImage(
         known_channels(map(_channel, elements), channels),
@@ -88,7 +89,7 @@ def _metadata(root: ElementTree.Element, channels: int) -> OmeImage:
         pixel_um=size_um.get("X"),
         pixel_y_um=size_um.get("Y"),
         z_step_um=size_um.get("Z"),
-        numerical_aperture=positive(root.findtext(".//Instrument/Objectives/Objective/LensNA")),
+        numerical_aperture=only(positive(lens.text) for lens in lenses),
         immersion_refractive_index=positive(
             root.findtext(".//Information/Image/ObjectiveSettings/RefractiveIndex")
         ),

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from tilewright.errors import RawDataError
 from tilewright.io.formats.common import clean_token
 from tilewright.io.formats.located_images import known_channels
-from tilewright.io.numbers import positive
+from tilewright.io.numbers import only, positive
 from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage
 
 _AXES = {"M", "Z", "C", "Y", "X"}
@@ -117,6 +117,5 @@ def _channels(scan: Any) -> list[OmeChannel]:
 
 
 def _objective(scan: Any, name: str) -> float | None:
-    """Return a number of the hardware settings, None where no element has it."""
-    values = (positive(element.get(name)) for element in scan.xml_element.iter())
-    return next((value for value in values if value), None)
+    """Return a number of the hardware settings, None where elements differ or none has it."""
+    return only(positive(element.get(name)) for element in scan.xml_element.iter())
