@@ -208,6 +208,36 @@ def test_a_field_of_an_index_that_lacks_a_channel(tmp_path: Path, specimen: Spec
         scan("phenix", tmp_path)
 
 
+def test_numbers_in_other_units_are_turned_into_ours_or_unknown(
+    tmp_path: Path, specimen: Specimen
+) -> None:
+    WRITERS["phenix"](tmp_path, 1, specimen)
+    index = tmp_path / "cycle1/Images/Index.idx.xml"
+    edit(index, 'MainEmissionWavelength Unit="nm"', 'MainEmissionWavelength Unit="furlong"')
+    edit(index, 'ExposureTime Unit="s"', 'ExposureTime Unit="ms"')
+    edit(index, 'ImageResolutionX Unit="m"', 'ImageResolutionX Unit="mm"')
+    (image, *_) = [located.image for located in read_images("phenix", tmp_path) or []]
+    assert {(c.emission_nm, c.exposure_ms) for c in image.channels} == {(None, 0.05)}
+    assert image.pixel_um == pytest.approx(specimen.pixel_um / 1000)
+
+
+def test_of_several_settings_it_is_unknown_which_were_used(
+    tmp_path: Path, specimen: Specimen
+) -> None:
+    """Of an older measurement, or of a camera of other pixels."""
+    WRITERS["cv8000"](tmp_path, 1, specimen)
+    folder = tmp_path / "cycle1"
+    shutil.copy(folder / "two channels.mes", folder / "older.mes")
+    (image, *_) = [located.image for located in read_images("cv8000", tmp_path) or []]
+    assert (image.z_step_um, image.pixel_um) == (None, specimen.pixel_um)
+    assert {channel.name for channel in image.channels} == {None}
+    detail = folder / "MeasurementDetail.mrf"
+    (camera,) = re.findall("<bts:MeasurementChannel.*</bts:MeasurementChannel>", detail.read_text())
+    edit(detail, camera, camera + camera.replace(str(specimen.pixel_um), "0.65"))
+    (image, *_) = [located.image for located in read_images("cv8000", tmp_path) or []]
+    assert image.pixel_um is None
+
+
 @pytest.mark.parametrize("convention", ["phenix", "cv8000", "ndtiff"])
 def test_an_index_is_found_in_folders_of_any_name(
     tmp_path: Path, specimen: Specimen, convention: str

@@ -44,7 +44,7 @@ def _tiles(planes: list[_Fields]) -> list[OmeImage]:
         token: OmeChannel(
             by_channel[token].get("ChannelName"),
             _number(by_channel[token], "MainEmissionWavelength", {"nm": 1.0}),
-            _number(by_channel[token], "ExposureTime", {"s": 1e3}),
+            _number(by_channel[token], "ExposureTime", {"s": 1e3, "ms": 1.0}),
         )
         for token in sorted(by_channel, key=int)
     }
