@@ -182,3 +182,12 @@ def test_a_plane_is_stored_in_bounded_memory(tmp_path: Path) -> None:
     assert stored.attributes["unseen_px"] == np.count_nonzero(image == 0)
     assert stored.attributes["saturation_counts"] == 65535
     assert np.array_equal(stored.read(0, slice(1000, 1100)), image[1000:1100])
+
+
+def test_two_files_of_one_cycle_are_refused(tmp_path: Path) -> None:
+    for name in ("cycle1_a.tif", "cycle1_b.tif", "cycle2.tif"):
+        write(tmp_path / name, counts())
+    with pytest.raises(RawDataError, match=r"_a\.tif is one of 2 images of cycle 1 .* in one file"):
+        scan("stitched", tmp_path, ScanOptions())
+    (tmp_path / "cycle1_b.tif").unlink()
+    assert {plane.cycle for plane in scan("stitched", tmp_path, ScanOptions())} == {1, 2}

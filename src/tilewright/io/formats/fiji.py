@@ -72,10 +72,8 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
         folder = str(Path(source).parent)
         places: dict[str, tuple[int, float, float]] = {}
         for name, y_px, x_px in tiles:
-            rest = _split_channel(name)[1]
             # where each channel has a line, its tile has one number all the same
-            number = places[rest][0] if rest in places else len(places) + 1
-            places[rest] = number, y_px, x_px
+            places.setdefault(_split_channel(name)[1], (len(places) + 1, y_px, x_px))
         names = {name for name, _, _ in tiles}
         for name in sorted(names.union(list_folder(folder)[1])):
             channel, rest = _split_channel(name)

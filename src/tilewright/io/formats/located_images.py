@@ -102,18 +102,9 @@ def number_cycles(
     Raises
     ------
     RawDataError
-        Some files have a cycle in their name, and others do not; two whole cycles have one number;
-        or a plane is in a file elsewhere.
+        Some files have a cycle in their name, and others do not; or a plane is in a file elsewhere.
     """
     numbers = number_files([(cycle, path) for cycle, path, images in files if images])
-    first: dict[int, str] = {}
-    for path, number in numbers.items():
-        if whole and first.setdefault(number, path) != path:
-            raise RawDataError(
-                f"duplicate cycle {number} ({first[number]} and {path}); a stitched image is one "
-                "file with all channels of its cycle: save one such file per cycle, and move "
-                "others away"
-            )
     in_order = whole or any(len(images) > 1 for _, _, images in files)
     known: set[tuple[str | None, int]] = set()
     located = []
@@ -153,7 +144,8 @@ def raw_planes(located: Sequence[LocatedImage], options: ScanOptions) -> list[Ra
     tiles_of: dict[tuple[int, str], list[_Tile]] = defaultdict(list)
     planes = []
     for cycle, path, image in sorted(located, key=lambda one: natural_key(one.path)):
-        y, x = _position(image, path, alone=images_of[cycle] == 1)
+        name = f"{path} is one of {images_of[cycle]} images of cycle {cycle}"
+        y, x = _position(image, name, alone=images_of[cycle] == 1)
         names = [
             clean_token(channel.name) if by_name and channel.name else str(number)
             for number, channel in enumerate(image.channels, 1)
@@ -224,13 +216,14 @@ def _channels_are_named(located: Sequence[LocatedImage]) -> bool:
     return len(names) > len({cycle for cycle, _ in names})
 
 
-def _position(image: OmeImage, path: str, *, alone: bool) -> tuple[float, float]:
+def _position(image: OmeImage, name: str, *, alone: bool) -> tuple[float, float]:
     y, x = image.y, image.x
     if y is not None and x is not None and abs(y) + abs(x) < LARGEST:
         return y, x
     if alone:
         return 0.0, 0.0
     raise RawDataError(
-        f"{path}: a tile has no PositionX and PositionY in a unit of length in its metadata; "
-        "use acquisition.convention 'pattern' with a tile number or row and col"
+        f"{name} and has no PositionX and PositionY in a unit of length in its metadata; use "
+        "acquisition.convention 'pattern' with a tile number or row and col, or, of stitched "
+        "images, save all channels of a cycle in one file"
     )
