@@ -248,6 +248,7 @@ def test_an_index_is_found_in_folders_of_any_name(
         (folder,) = (tmp_path / "written").iterdir()
         folder.rename(tmp_path / name)
     (tmp_path / "written").rmdir()
+    (tmp_path / "plate 2/index.xml").write_text("<page/>")  # of another program
     planes = scan(convention, tmp_path)
     named = {plane.cycle: plane.path[len(str(tmp_path)) + 1 :].split("/")[0] for plane in planes}
     assert named == {1: "plate 2", 2: "plate 10"}

@@ -92,8 +92,8 @@ class ScanOptions:
 def list_folder(folder: str, names: tuple[str, ...] = TIFF) -> tuple[list[str], list[str]]:
     """Return the sorted names of the folders in ``folder``, and of the files of some ``names``.
 
-    These are what ``/name`` ends with, in small letters: ``.tif``, or ``/index.xml`` for a file
-    that is called so.
+    These are what ``/name`` ends with: ``.tif``, in capitals too, or ``/Index.xml`` for a file that
+    is called so.
 
     Raises
     ------
@@ -107,7 +107,8 @@ def list_folder(folder: str, names: tuple[str, ...] = TIFF) -> tuple[list[str], 
                 # macOS leaves a hidden file next to each.
                 if entry.name.startswith("."):
                     continue
-                if f"/{entry.name}".lower().endswith(names):
+                name = f"/{entry.name}"
+                if name.endswith(names) or name.lower().endswith(names):
                     # a link to nothing is a missing file
                     if not entry.is_file() and Path(entry.path).exists():
                         raise RawDataError(

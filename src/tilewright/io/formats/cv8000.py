@@ -16,7 +16,7 @@ from tilewright.io.numbers import only, positive, whole
 from tilewright.io.text_file import read_content
 from tilewright.io.tiff.ome_xml import MOST_PLANES, OmeChannel, OmeImage, elements_named
 
-NAMES = ("/measurementdata.mlf",)
+NAMES = ("/MeasurementData.mlf",)
 #: A band-pass filter, by centre and width in nm.
 _BAND = re.compile(r"BP(\d+)/\d+")
 #: More channels and z-planes than any measurement has.

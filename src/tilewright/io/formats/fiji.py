@@ -18,7 +18,7 @@ from tilewright.io.text_file import read_text
 from tilewright.runtime.text import printable
 
 #: The nominal positions; ``.registered.txt`` holds Fiji's own solution.
-NAMES = ("/tileconfiguration.txt",)
+NAMES = ("/TileConfiguration.txt",)
 _MOST_MB = 50
 _NUMBER = r"\s*([-+0-9.eE]+)\s*"
 _LINE = re.compile(rf"^([^;]+);\s*;\s*\({_NUMBER},{_NUMBER}(?:,{_NUMBER})?\)\s*$")

@@ -20,7 +20,7 @@ from tilewright.io.formats.located_images import ListedPlane, tiles
 from tilewright.io.numbers import finite, positive
 from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage
 
-NAMES = ("/ndtiff.index",)
+NAMES = ("/NDTiff.index",)
 _TILES, _REDUCED = "Full resolution", "Downsampled_x"
 #: Axes of tiles; the others are channel and z.
 _TILE_AXES = ("position", "row", "column")

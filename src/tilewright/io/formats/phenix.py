@@ -16,7 +16,7 @@ from tilewright.io.tiff.metadata import UM
 from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, elements_named
 
 #: Harmony's names of the index, which is in a folder ``Images``.
-NAMES = ("/index.idx.xml", "/index.xml")
+NAMES = ("/Index.idx.xml", "/Index.xml")
 _Fields = dict[str, str]
 
 
