@@ -22,7 +22,7 @@ from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane
 _logger = logging.getLogger("tilewright")
 #: Relative difference up to which sizes are equal: files round theirs.
 _SIZE_TOLERANCE = 0.02
-#: Positions that differ by at most so many µm, or px, are those of one tile: stages are read anew
+#: Positions that differ by at most so many µm, or px, are those of one tile: stages are read again
 #: for each channel.
 _SAME_POSITION = 1.0
 
@@ -134,7 +134,7 @@ def raw_planes(located: Sequence[LocatedImage], options: ScanOptions) -> list[Ra
     Raises
     ------
     RawDataError
-        A tile has no position, or a z-step in the files differs from one that nobody gave.
+        A tile has no position, or a z-step in the files differs from a default.
     """
     if options.cycles is not None:
         located = [one for one in located if one.cycle in options.cycles]
@@ -181,7 +181,7 @@ def _number_tile(tiles: list[_Tile], new: _Tile, *, same: bool) -> int:
 
 
 def compare_sizes(located: Sequence[LocatedImage], options: ScanOptions) -> None:
-    """Log one sentence for each option that files contradict; refuse a z-step that nobody gave."""
+    """Log one sentence for each option that files contradict; refuse a z-step unlike the default."""
     deep = [one for one in located if any(plane.z for plane in one.image.planes)]
     sizes = {
         "pixel_um": [(one.path, one.image.pixel_um) for one in located]

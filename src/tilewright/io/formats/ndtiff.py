@@ -42,7 +42,7 @@ class IndexEntry(NamedTuple):
 
 
 def read_images(path: str) -> list[OmeImage]:
-    """Return the tiles of a data set by its index; none of a reduced level beside the tiles.
+    """Return the tiles of a data set by its index; none of a reduced level next to the tiles.
 
     Raises
     ------
