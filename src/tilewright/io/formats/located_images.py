@@ -172,8 +172,8 @@ def _number_tile(tiles: list[_Tile], new: _Tile, *, same: bool) -> int:
     position that lacks its channels.
     """
     for number, tile in enumerate(tiles if same else (), 1):
-        away = max(abs(tile.y - new.y), abs(tile.x - new.x))
-        if away <= _SAME_POSITION and tile.channels.isdisjoint(new.channels):
+        near = abs(tile.y - new.y) <= _SAME_POSITION and abs(tile.x - new.x) <= _SAME_POSITION
+        if near and tile.channels.isdisjoint(new.channels):
             tile.channels.update(new.channels)
             return number
     tiles.append(new)
@@ -181,7 +181,7 @@ def _number_tile(tiles: list[_Tile], new: _Tile, *, same: bool) -> int:
 
 
 def compare_sizes(located: Sequence[LocatedImage], options: ScanOptions) -> None:
-    """Log one sentence for each option that files contradict; refuse a z-step unlike the default."""
+    """Log one sentence for each option that files contradict; refuse a default z-step."""
     deep = [one for one in located if any(plane.z for plane in one.image.planes)]
     sizes = {
         "pixel_um": [(one.path, one.image.pixel_um) for one in located]
