@@ -134,7 +134,8 @@ def raw_planes(located: Sequence[LocatedImage], options: ScanOptions) -> list[Ra
     Raises
     ------
     RawDataError
-        A tile has no position, or a z-step in the files differs from a default.
+        A tile has no position, or a z-step in the files differs from one that the configuration
+        does not give.
     """
     if options.cycles is not None:
         located = [one for one in located if one.cycle in options.cycles]
@@ -181,7 +182,10 @@ def _number_tile(tiles: list[_Tile], new: _Tile, *, same: bool) -> int:
 
 
 def compare_sizes(located: Sequence[LocatedImage], options: ScanOptions) -> None:
-    """Log one sentence for each option that files contradict; refuse a default z-step."""
+    """Log one sentence for each option that files contradict.
+
+    A z-step that is a default, which the configuration does not give, is refused instead.
+    """
     deep = [one for one in located if any(plane.z for plane in one.image.planes)]
     sizes = {
         "pixel_um": [(one.path, one.image.pixel_um) for one in located]
