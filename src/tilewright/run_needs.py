@@ -14,7 +14,8 @@ from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.rules import RULES, DataSize
 from tilewright.config.settings import Settings
-from tilewright.io.formats.stitched import lossy_warnings, read_images
+from tilewright.io.formats import read_images
+from tilewright.io.formats.stitched import lossy_warnings
 from tilewright.runtime.text import count, few
 
 #: Blosc and deflate leave about three quarters of 16-bit counts; less of empty ground.
@@ -53,7 +54,7 @@ def run_warnings(
         found.append(check_memory(models, rules_of(settings)))
     if settings.stitched:
         for sample in experiment.samples.values():
-            located = read_images(str(sample.raw_dir.resolve()))
+            located = read_images("stitched", sample.raw_dir) or []
             found += [f"{one}; export the images without JPEG" for one in lossy_warnings(located)]
     else:
         found.append(check_depths(channel_depths(experiment, manifest_of)))

@@ -14,7 +14,7 @@ from tests.fuzz.test_text import initiate
 from tests.init.raw_folders import two_fields
 from tests.support.microscope_files import write_ndtiff
 from tilewright.errors import BrokenTiffError, RawDataError, TilewrightError
-from tilewright.io.formats.ndtiff import read_images
+from tilewright.io.formats import read_images
 from tilewright.io.formats.stitched import read_image
 from tilewright.io.inputs.psf_file import read_psf
 from tilewright.io.inputs.raw_headers import read_headers
@@ -56,7 +56,7 @@ def ndtiff(folder: Path, name: str) -> Reader:
 
     def use(data: bytes) -> None:
         path.write_bytes(data)
-        read_images(str(folder))
+        read_images("ndtiff", folder)
 
     return Reader([path.read_bytes()], use, RawDataError, "NDTiff", 100, INTEGERS)
 

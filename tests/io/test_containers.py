@@ -22,7 +22,7 @@ from tilewright.errors import RawDataError
 from tilewright.init.folder import create_experiment
 from tilewright.init.metadata import read_metadata
 from tilewright.init.recognise import recognise
-from tilewright.io.formats import phenix, scan
+from tilewright.io.formats import read_images, scan
 from tilewright.io.formats.common import RawPlane
 from tilewright.io.formats.ndtiff import read_index
 from tilewright.io.inputs.raw_headers import read_headers
@@ -150,7 +150,12 @@ def test_mixed_folders_are_told(tmp_path: Path, specimen: Specimen) -> None:
 @pytest.mark.parametrize(
     ("file", "old", "new", "said"),
     [
-        ("Data.mlf", '"1" bts:FieldIndex="2"', '"2" bts:FieldIndex="2"', "row 2, column 3 has sev"),
+        (
+            "Data.mlf",
+            '"1" bts:FieldIndex="2"',
+            '"2" bts:FieldIndex="2"',
+            "a well has several time points",
+        ),
         ("Data.mlf", 'bts:FieldIndex="2"', "", "no 'FieldIndex'"),
         ("Data.mlf", ">plate_B03", ">other", "none of the planes that it lists is in the folder"),
         ("Detail.mrf", "</bts:MeasurementDetail>", "", "no element found"),
@@ -203,6 +208,56 @@ def test_a_field_of_an_index_that_lacks_a_channel(tmp_path: Path, specimen: Spec
         scan("phenix", tmp_path)
 
 
+def test_numbers_in_other_units_are_turned_into_ours_or_unknown(
+    tmp_path: Path, specimen: Specimen
+) -> None:
+    WRITERS["phenix"](tmp_path, 1, specimen)
+    index = tmp_path / "cycle1/Images/Index.idx.xml"
+    edit(index, 'MainEmissionWavelength Unit="nm"', 'MainEmissionWavelength Unit="furlong"')
+    edit(index, 'ExposureTime Unit="s"', 'ExposureTime Unit="ms"')
+    edit(index, 'ImageResolutionX Unit="m"', 'ImageResolutionX Unit="mm"')
+    (image, *_) = [located.image for located in read_images("phenix", tmp_path) or []]
+    assert {(c.emission_nm, c.exposure_ms) for c in image.channels} == {(None, 0.05)}
+    assert image.pixel_um == pytest.approx(specimen.pixel_um / 1000)
+
+
+def test_of_several_settings_it_is_unknown_which_were_used(
+    tmp_path: Path, specimen: Specimen
+) -> None:
+    """Of an older measurement, or of a camera of other pixels."""
+    WRITERS["cv8000"](tmp_path, 1, specimen)
+    folder = tmp_path / "cycle1"
+    shutil.copy(folder / "two channels.mes", folder / "older.mes")
+    (image, *_) = [located.image for located in read_images("cv8000", tmp_path) or []]
+    assert (image.z_step_um, image.pixel_um) == (None, specimen.pixel_um)
+    assert {channel.name for channel in image.channels} == {None}
+    detail = folder / "MeasurementDetail.mrf"
+    (camera,) = re.findall("<bts:MeasurementChannel.*</bts:MeasurementChannel>", detail.read_text())
+    edit(detail, camera, camera + camera.replace(str(specimen.pixel_um), "0.65"))
+    (image, *_) = [located.image for located in read_images("cv8000", tmp_path) or []]
+    assert image.pixel_um is None
+
+
+@pytest.mark.parametrize("convention", ["phenix", "cv8000", "ndtiff"])
+def test_an_index_is_found_in_folders_of_any_name(
+    tmp_path: Path, specimen: Specimen, convention: str
+) -> None:
+    """Each is a cycle, in the order of their names."""
+    for cycle, name in ((1, "plate 2"), (2, "plate 10")):
+        WRITERS[convention](tmp_path / "written", cycle, specimen)
+        (folder,) = (tmp_path / "written").iterdir()
+        folder.rename(tmp_path / name)
+    (tmp_path / "written").rmdir()
+    (tmp_path / "plate 2/index.xml").write_text("<page/>")  # of another program
+    planes = scan(convention, tmp_path)
+    named = {plane.cycle: plane.path[len(str(tmp_path)) + 1 :].split("/")[0] for plane in planes}
+    assert named == {1: "plate 2", 2: "plate 10"}
+    assert recognise(tmp_path).convention == convention
+    (tmp_path / "plate 10").rename(tmp_path / "cycle3")
+    with pytest.raises(RawDataError, match=r"plate 2.* has no cycle in its name, but other files"):
+        scan(convention, tmp_path)
+
+
 @pytest.mark.parametrize("offset_um", [0.3, -0.4, 1.5])
 def test_a_z_step_is_that_of_a_channel(
     tmp_path: Path, specimen: Specimen, offset_um: float
@@ -218,7 +273,7 @@ def test_a_z_step_is_that_of_a_channel(
     text = index.read_text("utf-8-sig")
     index.write_text(re.sub(in_channel, lifted, text), encoding="utf-8-sig")
     assert index.read_text("utf-8-sig") != text
-    for located in phenix.read_images(str(tmp_path)):
+    for located in read_images("phenix", tmp_path) or []:
         assert located.image.z_step_um == specimen.z_step_um
 
 

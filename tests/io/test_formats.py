@@ -162,9 +162,9 @@ def test_fiji_positions_cycles_and_split_channels(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        ("a.tif; 3; (1, 2)", "series"),
-        ("a.tif; ; (1)", "line 2"),
-        ("a.tif; ; (e, 1)", "line 2: .* gives no position"),
+        ("a.tif; 3; (1, 2)", "line 2: .* for series in one file"),
+        ("a.tif; ; (1)", "line 2: .* is not 'file; ; "),
+        ("a.tif; ; (e, 1)", "line 2: .* correct the line"),
     ],
 )
 def test_fiji_line_that_cannot_be_read(line: str, said: str) -> None:
@@ -346,9 +346,9 @@ def test_the_configuration_overrules_sizes_of_the_files(
     asked = ScanOptions(pixel_um=0.377, z_step_um=1.0)
     assert scan("ome_tiff", tmp_path, asked) == scan("ome_tiff", tmp_path)
     pixel, step = caplog.messages
-    assert f"{tmp_path}/a.ome.tif: its metadata give a pixel along x of 0.5 µm, but " in pixel
+    assert f"{tmp_path}/a.ome.tif: its metadata give pixel_um as 0.5 µm, but " in pixel
     assert "acquisition.pixel_um is 0.377, which is used" in pixel
-    assert "a z-step of 1.5 µm, but acquisition.z_step_um is 1, which is used" in step
+    assert "z_step_um as 1.5 µm, but acquisition.z_step_um is 1, which is used" in step
     scan("ome_tiff", tmp_path, asked)
     assert len(caplog.messages) == 2  # said once
     # A default overrules nothing.
@@ -364,3 +364,29 @@ def test_cycles_that_are_not_asked_for_are_not_compared(
     found = scan("ome_tiff", tmp_path, ScanOptions(pixel_um=0.5, cycles=(1,)))
     assert {plane.cycle for plane in found} == {1}
     assert not caplog.messages
+
+
+def test_cycles_of_hyperstacks_may_differ_in_depth_and_channels(tmp_path: Path) -> None:
+    for cycle, shape in ((1, (3, 2)), (2, (5, 4)), (3, (4, 1))):
+        (tmp_path / f"cycle{cycle}").mkdir()
+        stack = np.zeros((*shape, 16, 20), np.uint16)
+        for tile in (1, 2):
+            path = tmp_path / f"cycle{cycle}/t{tile}.tif"
+            tifffile.imwrite(path, stack, imagej=True, metadata={"axes": "ZCYX"})
+    planes = scan("pattern", tmp_path, ScanOptions(pattern="cycle{cycle}/t{tile}.tif"))
+    found = {
+        cycle: {(p.channel, p.z) for p in planes if p.cycle == cycle and p.tile == 2}
+        for cycle in (1, 2, 3)
+    }
+    assert found[1] == {(str(channel), z) for channel in (1, 2) for z in range(3)}
+    assert found[2] == {(str(channel), z) for channel in (1, 2, 3, 4) for z in range(5)}
+    assert found[3] == {("1", None)}  # its pages are planes
+
+
+def test_a_tile_without_a_cycle_where_others_have_one_is_refused(tmp_path: Path) -> None:
+    for name in ("cycle2_t1.ome.tif", "cycle2_t2.ome.tif", "t3.ome.tif"):
+        write_ome(tmp_path / name, [(0.0, 0.0)])
+    with pytest.raises(RawDataError, match=r"t3\.ome\.tif has no cycle in its name, but other fil"):
+        scan("ome_tiff", tmp_path)
+    (tmp_path / "t3.ome.tif").unlink()
+    assert {plane.cycle for plane in scan("ome_tiff", tmp_path)} == {2}

@@ -13,21 +13,17 @@ import yaml
 
 from tilewright.errors import RawDataError
 from tilewright.init.file_names import Names, read_names
-from tilewright.io.formats import containers, scan
+from tilewright.io.formats import FILES, containers, scan
 from tilewright.io.formats.common import (
     RawPlane,
     ScanOptions,
-    cycle_folders,
+    find_files,
     list_folder,
     walk_images,
 )
-from tilewright.io.formats.cv8000 import find_measurements
-from tilewright.io.formats.fiji import find_configurations
 from tilewright.io.formats.macsima import parse_name
 from tilewright.io.formats.names import CODEX
-from tilewright.io.formats.ndtiff import find_datasets
 from tilewright.io.formats.ome_tiff import COMPANION
-from tilewright.io.formats.phenix import find_indices
 from tilewright.io.formats.stitched import OTHER_SUFFIXES, is_stitched
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.tiff.metadata import of_tiff
@@ -93,25 +89,19 @@ def _below(folder: str) -> str:
 
 def _by_index(folder: str, images: Sequence[str]) -> str | None:
     """Return the format where an index, a container or a microscope's names identify it."""
-    finders = {
-        "ndtiff": find_datasets,
-        "phenix": find_indices,
-        "cv8000": find_measurements,
-        "fiji": find_configurations,
-    }
-    if found := next((name for name, find in finders.items() if find(folder)), None):
-        return found
-    for _, place in cycle_folders(folder):
-        if list_folder(place, COMPANION)[1]:
-            return "ome_tiff"
-        names = list_folder(place, containers.SUFFIXES)[1]
-        suffixes = sorted({Path(name).suffix.lower() for name in names})
-        if len(suffixes) > 1:
-            raise RawDataError(
-                f"{place} holds {' and '.join(suffixes)} files; name a folder of one format"
-            )
-        if suffixes:
-            return suffixes[0].lstrip(".")
+    for name in ("ndtiff", "phenix", "cv8000", "fiji"):
+        if find_files(folder, FILES[name]):
+            return name
+    if find_files(folder, COMPANION):
+        return "ome_tiff"
+    kinds = sorted(name for name in containers.FORMATS if find_files(folder, FILES[name]))
+    if len(kinds) > 1:
+        raise RawDataError(
+            f"{folder} holds {' and '.join(f'.{kind}' for kind in kinds)} files; name a folder of "
+            "one format"
+        )
+    if kinds:
+        return kinds[0]
     if any(map(parse_name, images)):
         return "macsima"
     if any(CODEX.fullmatch(path, len(folder) + 1) for path in images):

@@ -1,8 +1,7 @@
 """Raw formats, by names of files or by their metadata: a folder in, :class:`RawPlane` out."""
 
 import os
-from collections.abc import Callable
-from functools import partial
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tilewright.errors import RawDataError
@@ -19,8 +18,8 @@ from tilewright.io.formats import (
     stitched,
     tile_files,
 )
-from tilewright.io.formats.common import RawPlane, ScanOptions
-from tilewright.io.formats.located_images import LocatedImage, raw_planes
+from tilewright.io.formats.common import RawPlane, ScanOptions, find_files, raw_file_errors
+from tilewright.io.formats.located_images import LocatedImage, number_cycles, raw_planes
 from tilewright.io.tiff.ome_xml import OmeImage
 
 #: Values of ``acquisition.convention`` by which file names describe planes.
@@ -31,15 +30,18 @@ _BY_NAME = {
     "macsima": macsima.scan,
     "fiji": fiji.scan,
 }
-#: Those whose metadata hold planes, positions, sizes and channels.
-SELF_DESCRIBING: dict[str, Callable[[str], list[LocatedImage]]] = {
-    "ome_tiff": ome_tiff.read_images,
-    "phenix": phenix.read_images,
-    "cv8000": cv8000.read_images,
-    "ndtiff": ndtiff.read_images,
-    "stitched": stitched.read_images,
-    **{name: partial(containers.read_images, name=name) for name in containers.FORMATS},
+#: Those whose metadata hold planes, positions, sizes and channels: how their files are named, as
+#: for :func:`~tilewright.io.formats.common.list_folder`, and what the images of a file are.
+_BY_METADATA: dict[str, tuple[tuple[str, ...], Callable[[str], Sequence[OmeImage]]]] = {
+    "ome_tiff": (ome_tiff.NAMES, ome_tiff.read_images),
+    "phenix": (phenix.NAMES, phenix.read_images),
+    "cv8000": (cv8000.NAMES, cv8000.read_images),
+    "ndtiff": (ndtiff.NAMES, ndtiff.read_images),
+    "stitched": (stitched.NAMES, stitched.read_images),
+    **{name: ((f".{name}",), containers.read_images) for name in containers.FORMATS},
 }
+#: Names of the files that a folder of a format holds.
+FILES = {"fiji": fiji.NAMES, **{name: files for name, (files, _) in _BY_METADATA.items()}}
 
 
 def scan(
@@ -49,7 +51,7 @@ def scan(
 
     Only names are read, except with ``fiji`` (``TileConfiguration.txt``), ``imagexpress`` (the
     metadata of a file per site), ``macsima`` (likewise), ``pattern`` without ``{channel}`` (one
-    file) and the conventions in :data:`SELF_DESCRIBING`. Files of other names are ignored.
+    file) and the conventions whose metadata describe planes. Files of other names are ignored.
 
     Raises
     ------
@@ -60,9 +62,10 @@ def scan(
     if not Path(folder).is_dir():
         raise RawDataError(f"{raw_dir} is not a folder; correct raw_dir in the samples table")
     options = options or ScanOptions()
-    if convention in SELF_DESCRIBING:
-        return raw_planes(SELF_DESCRIBING[convention](folder), options)
-    return _BY_NAME[convention](folder, options)
+    located = read_images(convention, folder)
+    return (
+        _BY_NAME[convention](folder, options) if located is None else raw_planes(located, options)
+    )
 
 
 def reads_names_only(convention: str, pattern: str | None) -> bool:
@@ -71,9 +74,21 @@ def reads_names_only(convention: str, pattern: str | None) -> bool:
 
 
 def read_images(convention: str, raw_dir: str | os.PathLike[str]) -> list[LocatedImage] | None:
-    """Return the images that the files' metadata describe, None where names do."""
-    read = SELF_DESCRIBING.get(convention)
-    return read(str(Path(raw_dir).resolve())) if read else None
+    """Return the images that the files' metadata describe, None where names do.
+
+    Raises
+    ------
+    RawDataError
+        A file cannot be read, or it is open of which cycle it is.
+    """
+    if convention not in _BY_METADATA:
+        return None
+    file_names, read = _BY_METADATA[convention]
+    files = []
+    for cycle, path in find_files(str(Path(raw_dir).resolve()), file_names):
+        with raw_file_errors(path):
+            files.append((cycle, path, read(path)))
+    return number_cycles(files, whole=convention == "stitched")
 
 
 def describe(convention: str, path: str) -> OmeImage:

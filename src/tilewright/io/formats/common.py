@@ -2,13 +2,13 @@
 
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from tilewright.errors import RawDataError
+from tilewright.errors import BrokenTiffError, RawDataError
 from tilewright.io.tiff.metadata import DAMAGE_ERRORS as DAMAGE_ERRORS
 from tilewright.runtime.text import printable
 
@@ -34,6 +34,8 @@ def raw_file_errors(name: str) -> Iterator[None]:
         yield
     except RawDataError:
         raise
+    except BrokenTiffError as error:
+        raise RawDataError(f"{name} {error}; copy it again") from error
     except DAMAGE_ERRORS as error:
         what = f"no {error}" if isinstance(error, KeyError) else error
         raise RawDataError(f"{name} cannot be read ({what}); copy it again") from error
@@ -87,8 +89,11 @@ class ScanOptions:
     """Those that are read of files that describe themselves; None is all."""
 
 
-def list_folder(folder: str, suffixes: tuple[str, ...] = TIFF) -> tuple[list[str], list[str]]:
-    """Return the sorted names of the folders and of the images (by suffix) in ``folder``.
+def list_folder(folder: str, names: tuple[str, ...] = TIFF) -> tuple[list[str], list[str]]:
+    """Return the sorted names of the folders in ``folder``, and of the files of some ``names``.
+
+    These are what ``/name`` ends with: ``.tif``, in capitals too, or ``/Index.xml`` for a file that
+    is called so.
 
     Raises
     ------
@@ -102,7 +107,8 @@ def list_folder(folder: str, suffixes: tuple[str, ...] = TIFF) -> tuple[list[str
                 # macOS leaves a hidden file next to each.
                 if entry.name.startswith("."):
                     continue
-                if entry.name.lower().endswith(suffixes):
+                name = f"/{entry.name}"
+                if name.endswith(names) or name.lower().endswith(names):
                     # a link to nothing is a missing file
                     if not entry.is_file() and Path(entry.path).exists():
                         raise RawDataError(
@@ -118,6 +124,12 @@ def list_folder(folder: str, suffixes: tuple[str, ...] = TIFF) -> tuple[list[str
             "check raw_dir in the samples table"
         ) from error
     return sorted(folders), sorted(images)
+
+
+def file_identity(path: str | Path) -> tuple[str, int, int]:
+    """Return the path of a file with its size and time of change in ns, as a key of its content."""
+    status = Path(path).stat()
+    return str(path), status.st_size, status.st_mtime_ns
 
 
 def inside(folder: str | Path, name: str, source: str | Path) -> Path:
@@ -137,12 +149,6 @@ def inside(folder: str | Path, name: str, source: str | Path) -> Path:
     return Path(folder, name)
 
 
-def cycle_folders(folder: str) -> list[tuple[int | None, str]]:
-    """Return the folders that may hold images: itself, and its folders named by a cycle."""
-    inside = [(cycle_number(name), f"{folder}/{name}") for name in list_folder(folder)[0]]
-    return [(None, folder), *(item for item in inside if item[0] is not None)]
-
-
 def cycle_number(name: str) -> int | None:
     """Return the cycle in a file or folder name.
 
@@ -153,24 +159,45 @@ def cycle_number(name: str) -> int | None:
     return int(match[1]) if match else None
 
 
-def cycle_files(raw_dir: str, suffixes: tuple[str, ...]) -> list[tuple[int | None, str]]:
-    """Return (cycle, path) of the files in ``raw_dir`` and its cycle folders, by suffix and name.
+def folder_cycle(raw_dir: str, path: str) -> int | None:
+    """Return the cycle that a folder below ``raw_dir`` names, the outermost that does."""
+    folders = path[len(raw_dir) + 1 :].split("/")[:-1]
+    return next((cycle for cycle in map(cycle_number, folders) if cycle is not None), None)
 
-    The cycle is that of the folder, else that of the file name.
+
+def find_files(raw_dir: str, names: tuple[str, ...]) -> list[tuple[int | None, str]]:
+    """Return (cycle, path) of the files of a format, by ``names`` as in :func:`list_folder`.
+
+    An index (``/name``) is in ``raw_dir`` or at most two folders below it, images (``.suffix``)
+    are in ``raw_dir`` or in a folder named by a cycle. The cycle is that of the folder, else that
+    of the file name.
     """
-    return [
-        (cycle_number(name) if cycle is None else cycle, f"{folder}/{name}")
-        for cycle, folder in cycle_folders(raw_dir)
-        for name in list_folder(folder, suffixes)[1]
-    ]
+    is_index = names[0].startswith("/")
+    files = []
+    for path in walk_images(raw_dir, 2 if is_index else 1, names):
+        cycle = folder_cycle(raw_dir, path)
+        folder, name = path.rsplit("/", 1)
+        if is_index or cycle is not None or folder == raw_dir:
+            files.append((cycle_number(name) if cycle is None else cycle, path))
+    return files
 
 
-def find_in_or_below(raw_dir: str, find: Callable[[str], str | None]) -> list[str]:
-    """Return what ``find`` returns for ``raw_dir``, or else for each folder in it, by name."""
-    if result := find(raw_dir):
-        return [result]
-    folders = (f"{raw_dir}/{name}" for name in list_folder(raw_dir)[0])
-    return [result for folder in folders if (result := find(folder))]
+def number_files(files: Sequence[tuple[int | None, str]]) -> dict[str, int]:
+    """Return the cycle of each file that holds a whole one: that in its name, else by the order.
+
+    Raises
+    ------
+    RawDataError
+        Some have a cycle in their name, and others do not.
+    """
+    unnumbered = sorted((path for cycle, path in files if cycle is None), key=natural_key)
+    if 0 < len(unnumbered) < len(files):
+        raise RawDataError(
+            f"{unnumbered[0]} has no cycle in its name, but other files do; rename it (cycle3) or "
+            "move it away"
+        )
+    numbers = {path: number for number, path in enumerate(unnumbered, 1)}
+    return {path: numbers[path] if cycle is None else cycle for cycle, path in files}
 
 
 def natural_key(path: str) -> list[tuple[int, str]]:
@@ -192,15 +219,6 @@ def clean_token(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9]+", "-", text).strip("-")
 
 
-def rebase_z(planes: Iterable[RawPlane]) -> list[RawPlane]:
-    """Return the planes with z counted from 0, wherever their file names start."""
-    planes = list(planes)
-    first = min((plane.z for plane in planes if plane.z is not None), default=0)
-    if first == 0:
-        return planes
-    return [plane if plane.z is None else plane._replace(z=plane.z - first) for plane in planes]
-
-
 def select_region(
     planes: list[RawPlane], region: str | None, raw_dir: str | os.PathLike[str]
 ) -> list[RawPlane]:
@@ -214,27 +232,23 @@ def select_region(
     regions = sorted({plane.region for plane in planes})
     if region is None and len(regions) <= 1:
         return planes
-    if region is None:
-        raise RawDataError(
-            f"{raw_dir} holds the regions {', '.join(regions)}; "
-            "give each sample its region in the column 'region' of the samples table"
-        )
     if region not in regions:
+        absent = f"no region {region!r}, only" if region else "the regions"
         raise RawDataError(
-            f"{raw_dir} holds no region {region!r}, only {', '.join(regions) or 'none'}; "
-            "correct the column 'region' of the samples table"
+            f"{raw_dir} holds {absent} {', '.join(regions) or 'none'}; give each sample its region "
+            "in the column 'region' of the samples table"
         )
     return [plane for plane in planes if plane.region == region]
 
 
-def walk_images(folder: str, depth: int = 5) -> Iterator[str]:
-    """Yield the paths of all images at most ``depth`` folders below ``folder``.
+def walk_images(folder: str, depth: int = 5, names: tuple[str, ...] = TIFF) -> Iterator[str]:
+    """Yield the paths of all images at most ``depth`` folders below ``folder``, or other files.
 
     Deepest lie MetaXpress's, below cycle, date, number, time point and z-step.
     """
-    folders, images = list_folder(folder)
+    folders, images = list_folder(folder, names)
     for name in images:
         yield f"{folder}/{name}"
     if depth:
         for name in folders:
-            yield from walk_images(f"{folder}/{name}", depth - 1)
+            yield from walk_images(f"{folder}/{name}", depth - 1, names)

@@ -1,23 +1,29 @@
 """Images whose metadata hold planes, stage positions, sizes and channels."""
 
 import logging
-from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tilewright.errors import RawDataError
-from tilewright.io.formats.common import RawPlane, ScanOptions, clean_token, inside, natural_key
+from tilewright.io.formats.common import (
+    RawPlane,
+    ScanOptions,
+    clean_token,
+    inside,
+    natural_key,
+    number_files,
+)
 from tilewright.io.numbers import LARGEST
-from tilewright.io.tiff.ome_xml import OmeImage, OmePlane
+from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane
 
 _logger = logging.getLogger("tilewright")
 #: Relative difference up to which sizes are equal: files round theirs.
 _SIZE_TOLERANCE = 0.02
-#: Positions in one or neighbouring cells of so many µm, or px, are those of one tile: stages are
-#: read anew for each channel.
+#: Positions that differ by at most so many µm, or px, are those of one tile: stages are read again
+#: for each channel.
 _SAME_POSITION = 1.0
 
 
@@ -30,142 +36,175 @@ class LocatedImage(NamedTuple):
 
 
 class ListedPlane(NamedTuple):
-    """A plane in an index: its tile by region and field, and the tile's position in µm."""
+    """A plane in an index: its tile by region and field, and the tile's position in µm.
+
+    ``channel`` and ``z`` are as the index counts or names them.
+    """
 
     region: str
     field: tuple[Any, ...]
+    channel: Any
+    z: int
     y_um: float | None
     x_um: float | None
-    plane: OmePlane
+    file: str
+    page: int = 0
 
 
-def tiles(planes: Iterable[ListedPlane], template: OmeImage) -> list[OmeImage]:
+class _Tile(NamedTuple):
+    """A tile of a cycle: its position, and the channels of the images that are there."""
+
+    y: float
+    x: float
+    channels: set[str]
+
+
+def tiles(
+    planes: Sequence[ListedPlane], channels: Mapping[Any, OmeChannel], template: OmeImage
+) -> list[OmeImage]:
     """Return the tiles of an index, ordered by region and field.
 
-    Each is at the position of its first plane; ``template`` holds what all tiles share.
+    Each is at the position of its first plane; ``template`` holds what all tiles share. Planes are
+    counted over the whole index: a field may lack some.
     """
+    number_of = {channel: number for number, channel in enumerate(channels)}
+    z_of = {z: number for number, z in enumerate(sorted({plane.z for plane in planes}))}
     images: dict[tuple[Any, ...], OmeImage] = {}
-    for region, field, y_um, x_um, plane in planes:
-        new = replace(template, planes=[], y=y_um, x=x_um, region=region)
-        images.setdefault((region, field), new).planes.append(plane)
+    for region, field, channel, z, y_um, x_um, file, page in planes:
+        if (region, field) not in images:
+            images[region, field] = replace(
+                template, channels=[*channels.values()], planes=[], y=y_um, x=x_um, region=region
+            )
+        plane = OmePlane(number_of[channel], z_of[z], page, file)
+        images[region, field].planes.append(plane)
     return [images[tile] for tile in sorted(images)]
 
 
+def known_channels(channels: Iterable[OmeChannel], count: int) -> list[OmeChannel]:
+    """Return the channels of metadata; where they are not ``count``, it is unknown which is which.
+
+    >>> known_channels([OmeChannel("DAPI")], 1)[0].name, known_channels([], 1)[0].name
+    ('DAPI', None)
+    """
+    found = list(channels)
+    return found if len(found) == count else [OmeChannel()] * count
+
+
 def number_cycles(
-    files: Sequence[tuple[int | None, str, Sequence[OmeImage]]],
+    files: Sequence[tuple[int | None, str, Sequence[OmeImage]]], *, whole: bool = False
 ) -> list[LocatedImage]:
     """Return every image once, with its cycle, from (cycle, file, images of the file).
 
-    Where neither folder nor file name holds the cycle, each file of several images is a cycle, in
-    the order of their names (one file per cycle is what ASHLAR reads), and files of one image each
-    are tiles of cycle 1.
+    Where neither folder nor file name holds the cycle and a file holds several images, or each is a
+    ``whole`` cycle, files are cycles in the order of their names (one file per cycle is what ASHLAR
+    reads); files of one image each are tiles of cycle 1. Planes name the files that hold them.
 
     Raises
     ------
     RawDataError
-        Some files of several images have a cycle in their name, and others do not; or a plane is
-        in a file elsewhere.
+        Some files have a cycle in their name, and others do not; or a plane is in a file elsewhere.
     """
-    sets = [(cycle, path) for cycle, path, images in files if len(images) > 1]
-    unnumbered = sorted((path for cycle, path in sets if cycle is None), key=natural_key)
-    numbers = {path: number for number, path in enumerate(unnumbered, 1)}
-    if 0 < len(unnumbered) < len(sets):
-        raise RawDataError(
-            f"{unnumbered[0]} has no cycle in its name, but other files do; rename it (cycle3) or "
-            "move it away"
-        )
-    located_planes: set[tuple[str, int]] = set()
+    numbers = number_files([(cycle, path) for cycle, path, images in files if images])
+    in_order = whole or any(len(images) > 1 for _, _, images in files)
+    known: set[tuple[str | None, int]] = set()
     located = []
     for cycle, path, images in files:
-        number = numbers.get(path, 1) if cycle is None else cycle
+        number = 1 if cycle is None and not in_order else numbers.get(path, 1)
+        folder, name = path.rsplit("/", 1)
         for image in images:
-            # Each file of a multi-file set describes the whole set.
-            planes = {
-                (
-                    str(inside(Path(path).parent, plane.file, path)) if plane.file else path,
-                    plane.page,
-                )
+            planes = [
+                plane._replace(file=str(inside(folder, plane.file or name, path)))
                 for plane in image.planes
-            }
-            if not planes & located_planes:
-                located_planes |= planes
-                located.append(LocatedImage(number, path, image))
+            ]
+            stored = {(plane.file, plane.page) for plane in planes}
+            # Each file of a multi-file set describes the whole set.
+            if stored.isdisjoint(known):
+                known |= stored
+                located.append(LocatedImage(number, path, replace(image, planes=planes)))
     return located
 
 
 def raw_planes(located: Sequence[LocatedImage], options: ScanOptions) -> list[RawPlane]:
-    """Return the planes of every image, at the stage position of the image.
+    """Return the planes of images, whose tiles and channels are numbered.
 
-    Channels are numbered from 1 as in the files; where each file holds one channel,
-    they are called by their names. Tiles are numbered in the natural order of their files; an
-    image at the position of an earlier one is the same tile if it has other channels, else a tile
-    of its own.
+    Where each file holds one channel, and files of a cycle differ in the name of theirs, channels
+    are called by their names, and images of other channels at the position of a tile belong to it.
+    Tiles are numbered in the natural order of their files.
 
     Raises
     ------
     RawDataError
-        A tile has no position, or a z-step in the files differs from one that nobody gave.
+        A tile has no position, or a z-step in the files differs from one that the configuration
+        does not give.
     """
     if options.cycles is not None:
         located = [one for one in located if one.cycle in options.cycles]
     compare_sizes(located, options)
     by_name = _channels_are_named(located)
-    per_cycle = [cycle for cycle, _, _ in located]
+    images_of = Counter(one.cycle for one in located)
+    tiles_of: dict[tuple[int, str], list[_Tile]] = defaultdict(list)
     planes = []
-    numbers: dict[tuple[int, str], int] = defaultdict(int)
-    channels_of: dict[tuple[Any, ...], dict[int, set[str]]] = defaultdict(dict)
     for cycle, path, image in sorted(located, key=lambda one: natural_key(one.path)):
-        y, x = _position(image, path, alone=per_cycle.count(cycle) == 1)
+        name = f"{path} is one of {images_of[cycle]} images of cycle {cycle}"
+        y, x = _position(image, name, alone=images_of[cycle] == 1)
         names = [
             clean_token(channel.name) if by_name and channel.name else str(number)
             for number, channel in enumerate(image.channels, 1)
         ]
-        cell = round(y / _SAME_POSITION), round(x / _SAME_POSITION)
-        near = [
-            found
-            for dy in (-1, 0, 1)
-            for dx in (-1, 0, 1)
-            for found in channels_of[cycle, image.region, cell[0] + dy, cell[1] + dx].items()
-        ]
-        tile = next((n for n, channels in near if channels.isdisjoint(names)), 0)
-        if not tile:
-            numbers[cycle, image.region] += 1
-            tile = numbers[cycle, image.region]
-        channels_of[cycle, image.region, *cell].setdefault(tile, set()).update(names)
-        unit = "px" if image.position_in_px else "um"
-        for channel, z, page, file in image.planes:
-            planes.append(
-                RawPlane(
-                    *(cycle, names[channel], z, _plane_path(path, file), page),
-                    tile=tile,
-                    y=y,
-                    x=x,
-                    region=image.region,
-                    unit=unit,
-                )
+        tile = _number_tile(tiles_of[cycle, image.region], _Tile(y, x, set(names)), same=by_name)
+        planes += [
+            RawPlane(
+                *(cycle, names[plane.channel], plane.z, plane.file or path, plane.page),
+                tile=tile,
+                y=y,
+                x=x,
+                region=image.region,
+                unit="px" if image.position_in_px else "um",
             )
+            for plane in image.planes
+        ]
     return planes
 
 
+def _number_tile(tiles: list[_Tile], new: _Tile, *, same: bool) -> int:
+    """Return the number of a tile, which is added to ``tiles``.
+
+    Where files of the ``same`` tile hold a channel each, it is that of an earlier tile at its
+    position that lacks its channels.
+    """
+    for number, tile in enumerate(tiles if same else (), 1):
+        near = abs(tile.y - new.y) <= _SAME_POSITION and abs(tile.x - new.x) <= _SAME_POSITION
+        if near and tile.channels.isdisjoint(new.channels):
+            tile.channels.update(new.channels)
+            return number
+    tiles.append(new)
+    return len(tiles)
+
+
 def compare_sizes(located: Sequence[LocatedImage], options: ScanOptions) -> None:
-    """Log one sentence for each option that files contradict; refuse a z-step that nobody gave."""
-    told: set[str] = set()
-    for _, path, image in located:
-        deep = any(plane.z for plane in image.planes)
-        for what, size_um, key, option_um in (
-            ("a pixel along x", image.pixel_um, "acquisition.pixel_um", options.pixel_um),
-            ("a pixel along y", image.pixel_y_um, "acquisition.pixel_um", options.pixel_um),
-            ("a z-step", deep and image.z_step_um, "acquisition.z_step_um", options.z_step_um),
-        ):
-            if not size_um or not option_um or key in told:
+    """Log one sentence for each option that files contradict.
+
+    A z-step that is a default, which the configuration does not give, is refused instead.
+    """
+    deep = [one for one in located if any(plane.z for plane in one.image.planes)]
+    sizes = {
+        "pixel_um": [(one.path, one.image.pixel_um) for one in located]
+        + [(one.path, one.image.pixel_y_um) for one in located],
+        "z_step_um": [(one.path, one.image.z_step_um) for one in deep],
+    }
+    for name, of_files in sizes.items():
+        option_um = getattr(options, name) or 0.0
+        for path, size_um in of_files if option_um else ():
+            if not size_um or abs(size_um - option_um) <= _SIZE_TOLERANCE * option_um:
                 continue
-            if abs(size_um - option_um) <= _SIZE_TOLERANCE * option_um:
-                continue
-            text = f"{path}: its metadata give {what} of {size_um:g} µm, but {key} is {option_um:g}"
-            if key == "acquisition.z_step_um" and not options.z_step_given:
-                raise RawDataError(f"{text}, its default; set {key}")
-            told.add(key)
+            text = (
+                f"{path}: its metadata give {name} as {size_um:g} µm, but acquisition.{name} is "
+                f"{option_um:g}"
+            )
+            if name == "z_step_um" and not options.z_step_given:
+                raise RawDataError(f"{text}, its default; set acquisition.{name}")
             _log_once(f"{text}, which is used for every file and cycle")
+            break
 
 
 @cache
@@ -174,26 +213,21 @@ def _log_once(text: str) -> None:
     _logger.warning(text)
 
 
-def _plane_path(path: str, file: str | None) -> str:
-    return path if file is None else str(Path(path).parent / file)
-
-
 def _channels_are_named(located: Sequence[LocatedImage]) -> bool:
-    names: dict[int, set[str | None]] = {}
-    for cycle, _, image in located:
-        if len(image.channels) > 1:
-            return False
-        names.setdefault(cycle, set()).add(image.channels[0].name)
-    return any(len(cycle_names) > 1 for cycle_names in names.values())
+    if any(len(image.channels) > 1 for *_, image in located):
+        return False
+    names = {(cycle, image.channels[0].name) for cycle, _, image in located}
+    return len(names) > len({cycle for cycle, _ in names})
 
 
-def _position(image: OmeImage, path: str, *, alone: bool) -> tuple[float, float]:
+def _position(image: OmeImage, name: str, *, alone: bool) -> tuple[float, float]:
     y, x = image.y, image.x
     if y is not None and x is not None and abs(y) + abs(x) < LARGEST:
         return y, x
     if alone:
         return 0.0, 0.0
     raise RawDataError(
-        f"{path}: a tile has no PositionX and PositionY in a unit of length in its metadata; "
-        "use acquisition.convention 'pattern' with a tile number or row and col"
+        f"{name} and has no PositionX and PositionY in a unit of length in its metadata; use "
+        "acquisition.convention 'pattern' with a tile number or row and col, or, of stitched "
+        "images, save all channels of a cycle in one file"
     )

@@ -6,11 +6,12 @@ G-1_F-2_E-40.tif``). Stage positions, sizes and wavelengths are in the OME-XML o
 """
 
 import re
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 from tilewright.io.formats import tile_files
 from tilewright.io.formats.common import RawPlane, ScanOptions, clean_token, walk_images
+from tilewright.io.numbers import positive
 from tilewright.io.tiff.ome_xml import OmeImage
 
 _NAMES = (
@@ -29,36 +30,11 @@ _NAMES = (
 _NUCLEAR = "DAPI"
 
 
-class _File(NamedTuple):
-    """The fields of a file name; ``scan`` is (cycle, source), such as a stain or a bleach."""
-
-    scan: tuple[int, str]
-    region: str
-    field: int
-    filter: str
-    marker: str
-    exposure_ms: float
-    path: str
-
-
-def parse_name(path: str) -> _File | None:
+def parse_name(path: str) -> dict[str, str] | None:
     """Return the fields of a file name, None where it is not MACSima's."""
     name = path.rsplit("/", 1)[-1]
     match = next((match for form in _NAMES if (match := form.match(name))), None)
-    if match is None:
-        return None
-    fields = match.groupdict()
-    filter_name = clean_token(fields["filter"])
-    marker = _NUCLEAR if filter_name == _NUCLEAR else fields["marker"]
-    return _File(
-        (int(fields["cycle"]), fields["source"]),
-        f"R{int(fields['rack'])}-{clean_token(fields['well'])}-ROI{int(fields['roi'])}",
-        int(fields["field"]),
-        filter_name,
-        marker,
-        float(fields["exposure"] or 0),
-        path,
-    )
+    return {key: value or "0" for key, value in match.groupdict().items()} if match else None
 
 
 def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
@@ -72,35 +48,37 @@ def scan(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
     RawDataError
         A field has no stage position.
     """
-    files = sorted(file for path in walk_images(raw_dir) if (file := parse_name(path)))
-    scans = sorted({file.scan for file in files})
-    longest: dict[tuple[tuple[int, str], str], float] = {}
-    for file in files:
-        key = file.scan, file.filter
-        longest[key] = max(longest.get(key, 0.0), file.exposure_ms)
-    filters = {
-        scan: sorted({f for s, f in longest if s == scan}, key=lambda f: (f != _NUCLEAR, f))
-        for scan in scans
-    }
-    planes = [
-        RawPlane(
-            scans.index(file.scan) + 1,
-            str(filters[file.scan].index(file.filter) + 1),
-            None,
-            file.path,
-            tile=file.field,
-            region=file.region,
-        )
-        for file in files
-        if file.exposure_ms == longest[file.scan, file.filter]
-    ]
+    files = {path: fields for path in walk_images(raw_dir) if (fields := parse_name(path))}
+    longest: dict[tuple[int, str, str], float] = {}
+    for fields in files.values():
+        key = _channel(fields)
+        longest[key] = max(longest.get(key, 0.0), float(fields["exposure"]))
+    cycles: dict[tuple[int, str], int] = {}
+    channels: dict[tuple[int, str, str], int] = {}
+    for key in sorted(longest, key=lambda key: (*key[:2], key[2] != _NUCLEAR, key[2])):
+        cycles.setdefault(key[:2], len(cycles) + 1)
+        channels[key] = 1 + sum(other[:2] == key[:2] for other in channels)
+    planes = []
+    for path, fields in files.items():
+        key = _channel(fields)
+        well = f"{int(fields['rack'])}-{clean_token(fields['well'])}-ROI{int(fields['roi'])}"
+        plane = RawPlane(cycles[key[:2]], str(channels[key]), None, path, region=f"R{well}")
+        if float(fields["exposure"]) == longest[key]:
+            planes.append(plane._replace(tile=int(fields["field"])))
     return tile_files.at_stage(planes, options, describe, needed=True)
+
+
+def _channel(fields: Mapping[str, str]) -> tuple[int, str, str]:
+    """Return cycle, source and filter of a file."""
+    return int(fields["cycle"]), fields["source"], clean_token(fields["filter"])
 
 
 def describe(path: str) -> OmeImage:
     """Return what OME-XML and name tell of a file."""
-    image, file = tile_files.describe(path), parse_name(path)
-    if file is None:
+    image, fields = tile_files.describe(path), parse_name(path)
+    if fields is None:
         return image
-    channel = image.channels[0]._replace(name=file.marker, exposure_ms=file.exposure_ms or None)
+    marker = _NUCLEAR if _channel(fields)[2] == _NUCLEAR else fields["marker"]
+    exposure_ms = positive(fields["exposure"])
+    channel = image.channels[0]._replace(name=marker, exposure_ms=exposure_ms)
     return replace(image, channels=[channel])

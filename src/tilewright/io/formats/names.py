@@ -2,16 +2,9 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any
 
 from tilewright.errors import RawDataError
-from tilewright.io.formats.common import (
-    RawPlane,
-    ScanOptions,
-    clean_token,
-    rebase_z,
-    walk_images,
-)
+from tilewright.io.formats.common import RawPlane, ScanOptions, clean_token, walk_images
 from tilewright.io.formats.tile_files import split_pages
 
 #: Field to the expression of its values; words of a channel may hold spaces and the like.
@@ -90,27 +83,31 @@ def planes_by_name(raw_dir: str, expression: re.Pattern[str], depth: int = 5) ->
     """Return the planes whose path below ``raw_dir`` fits an expression with named fields.
 
     Fields are those of :class:`~tilewright.io.formats.common.RawPlane`; what is not there is 1,
-    and z not known.
+    and z not known; it is counted from 0, wherever names start.
     """
     planes = []
     for path in walk_images(raw_dir, depth):
         if match := expression.fullmatch(path, len(raw_dir) + 1):
             values = {field: text for field, text in match.groupdict().items() if text is not None}
             planes.append(_plane(values, path))
-    return rebase_z(planes)
+    first = min((plane.z for plane in planes if plane.z is not None), default=0)
+    if not first:
+        return planes
+    return [plane if plane.z is None else plane._replace(z=plane.z - first) for plane in planes]
 
 
 def _plane(values: Mapping[str, str], path: str) -> RawPlane:
-    numbers: dict[str, Any] = {
-        field: int(values[field]) for field in ("z", "tile", "row", "col") if field in values
-    }
-    if "row" not in numbers:
-        numbers.setdefault("tile", 1)
+    """Return the plane of a path by the texts of its fields."""
+    tile, row, col, z = (
+        int(values[field]) if field in values else None for field in ("tile", "row", "col", "z")
+    )
     return RawPlane(
-        cycle=int(values.get("cycle", 1)),
-        channel=clean_token(values.get("channel", "1")),
-        z=numbers.pop("z", None),
-        path=path,
+        int(values.get("cycle", 1)),
+        clean_token(values.get("channel", "1")),
+        z,
+        path,
+        tile=1 if tile is None and row is None else tile,
+        row=row,
+        col=col,
         region=values.get("region", values.get("region_of_file", "1")),
-        **numbers,
     )

@@ -9,17 +9,18 @@ index.
 import contextlib
 import json
 import struct
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tilewright.errors import RawDataError
-from tilewright.io.formats.common import cycle_number, find_in_or_below, inside, raw_file_errors
-from tilewright.io.formats.located_images import ListedPlane, LocatedImage, number_cycles, tiles
-from tilewright.io.numbers import positive
-from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane
+from tilewright.io.formats.common import inside
+from tilewright.io.formats.located_images import ListedPlane, tiles
+from tilewright.io.numbers import finite, positive
+from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage
 
-INDEX_NAME = "NDTiff.index"
+NAMES = ("/NDTiff.index",)
 _TILES, _REDUCED = "Full resolution", "Downsampled_x"
 #: Axes of tiles; the others are channel and z.
 _TILE_AXES = ("position", "row", "column")
@@ -40,50 +41,31 @@ class IndexEntry(NamedTuple):
     metadata_length: int
 
 
-def find_datasets(raw_dir: str) -> list[str]:
-    """Return the folders of data sets: ``raw_dir`` itself, or folders in it, by name.
+def read_images(path: str) -> list[OmeImage]:
+    """Return the tiles of a data set by its index; none of a reduced level next to the tiles.
 
     Raises
     ------
     RawDataError
-        Only reduced levels of a data set are present.
+        Only a reduced level of a data set is present.
+    ValueError
+        The data set is of an older version, or has other axes than tile, channel and z.
     """
-    return find_in_or_below(raw_dir, _tiles_folder)
-
-
-def _tiles_folder(folder: str) -> str | None:
-    """Return the folder of the tiles of a data set; None where ``folder`` is no data set."""
-    path = Path(folder)
-    if (path / _TILES / INDEX_NAME).is_file():
-        return f"{folder}/{_TILES}"
-    levels = [path] if path.name.startswith(_REDUCED) else sorted(path.glob(f"{_REDUCED}*"))
-    reduced = [level for level in levels if (level / INDEX_NAME).is_file()]
-    if reduced:
+    folder = Path(path).parent
+    if folder.name.startswith(_REDUCED):
+        if (folder.parent / _TILES / Path(path).name).is_file():
+            return []
         raise RawDataError(
-            f"{reduced[0]} is a reduced level of an NDTiff data set, no raw data; copy the folder "
-            f"{_TILES!r} of that data set, with its {INDEX_NAME}, next to it and name the folder "
-            f"that holds both ({reduced[0].parent})"
+            f"{folder} is a reduced level of an NDTiff data set; copy the folder {_TILES!r} of "
+            f"that data set next to it and name {folder.parent}"
         )
-    return folder if (path / INDEX_NAME).is_file() else None
-
-
-def read_images(raw_dir: str) -> list[LocatedImage]:
-    """Return the tiles of every data set; each is a cycle, by its name or in their order.
-
-    Raises
-    ------
-    RawDataError
-        A data set cannot be read, or has other axes than tile, channel and z.
-    """
-    files = []
-    for folder in find_datasets(raw_dir):
-        index = f"{folder}/{INDEX_NAME}"
-        with raw_file_errors(f"{index}: the data set"):
-            images = _tiles(Path(folder))
-        path = Path(folder)
-        name = path.parent.name if path.name == _TILES else path.name
-        files.append((cycle_number(name), index, images))
-    return number_cycles(files)
+    entries = read_index(Path(path))
+    if not entries:
+        raise ValueError("its index holds no image")
+    for name in {name for entry in entries for name in entry.axes} - _KNOWN:
+        if len({entry.axes.get(name) for entry in entries}) > 1:
+            raise ValueError(f"it has the axis {name}; save one data set per cycle")
+    return _tiles(entries, path)
 
 
 def read_index(path: Path) -> list[IndexEntry]:
@@ -97,59 +79,44 @@ def read_index(path: Path) -> list[IndexEntry]:
     return entries
 
 
-def _tiles(folder: Path) -> list[OmeImage]:
-    entries = read_index(folder / INDEX_NAME)
-    if not entries:
-        raise ValueError("its index holds no image")
-    for name in {name for entry in entries for name in entry.axes} - _KNOWN:
-        if len({entry.axes.get(name) for entry in entries}) > 1:
-            raise ValueError(f"it has the axis {name}; save one data set per cycle")
-    pages = _pages(entries)
-    depths = sorted({entry.axes.get("z", 0) for entry in entries})
+def _tiles(entries: list[IndexEntry], source: str) -> list[OmeImage]:
+    folder = Path(source).parent
     channels: dict[Any, dict[str, Any]] = {}
     metadata_of_tile: dict[tuple[Any, ...], dict[str, Any]] = {}
     planes = []
-    for entry in entries:
+    pages: Counter[str] = Counter()
+    # Pages are in the order of their offsets.
+    for entry in sorted(entries, key=lambda entry: (entry.file, entry.pixel_offset)):
         channel, z = entry.axes.get("channel", 0), entry.axes.get("z", 0)
         tile = tuple(entry.axes.get(name, 0) for name in _TILE_AXES)
         if channel not in channels or tile not in metadata_of_tile:
-            metadata = _metadata(inside(folder, entry.file, folder / INDEX_NAME), entry)
+            metadata = _metadata(inside(folder, entry.file, source), entry)
             channels.setdefault(channel, metadata)
             metadata_of_tile.setdefault(tile, metadata)
-        page = pages[entry.file, entry.pixel_offset]
-        y_um, x_um = (_position_um(metadata_of_tile[tile], axis) for axis in "YX")
-        plane = OmePlane(list(channels).index(channel), depths.index(z), page, entry.file)
-        planes.append(ListedPlane("1", tile, y_um, x_um, plane))
+        y_um, x_um = (
+            _first(finite, metadata_of_tile[tile], *(name.format(axis) for name in _POSITION))
+            for axis in "YX"
+        )
+        place = tile, channel, z, y_um, x_um
+        planes.append(ListedPlane("1", *place, entry.file, pages[entry.file]))
+        pages[entry.file] += 1
     summary = _summary(folder / entries[0].file)
-    size = next(iter(metadata_of_tile.values())).get("PixelSizeUm")
-    pixel_um = positive(str(size)) or positive(str(summary.get("PixelSize_um")))
+    shared = {**summary, **next(iter(metadata_of_tile.values()))}
+    pixel_um = _first(positive, shared, "PixelSizeUm", "PixelSize_um")
     template = OmeImage(
-        [
-            OmeChannel(
-                name if isinstance(name, str) else None,
-                None,
-                positive(str(metadata.get("Exposure")))
-                or positive(str(metadata.get("Exposure-ms"))),
-            )
-            for name, metadata in channels.items()
-        ],
+        [],
         pixel_um=pixel_um,
         pixel_y_um=pixel_um,
-        z_step_um=positive(str(summary.get("z-step_um"))),
+        z_step_um=_first(positive, summary, "z-step_um"),
     )
-    return tiles(planes, template)
-
-
-def _pages(entries: list[IndexEntry]) -> dict[tuple[str, int], int]:
-    """Return the page of each image by (file, offset): pages are in the order of offsets."""
-    files: dict[str, list[int]] = {}
-    for entry in entries:
-        files.setdefault(entry.file, []).append(entry.pixel_offset)
-    return {
-        (name, offset): page
-        for name, offsets in files.items()
-        for page, offset in enumerate(sorted(offsets))
+    known = {
+        name: OmeChannel(
+            name if isinstance(name, str) else None,
+            exposure_ms=_first(positive, metadata, "Exposure", "Exposure-ms"),
+        )
+        for name, metadata in channels.items()
     }
+    return tiles(planes, known, template)
 
 
 def _summary(path: Path) -> dict[str, Any]:
@@ -174,6 +141,9 @@ def _metadata(path: Path, entry: IndexEntry) -> dict[str, Any]:
         return metadata
 
 
-def _position_um(metadata: Mapping[str, Any], axis: str) -> float | None:
-    values = (metadata.get(name.format(axis)) for name in _POSITION)
-    return next((float(value) for value in values if value is not None), None)
+def _first(
+    read: Callable[[str], float | None], metadata: Mapping[str, Any], *names: str
+) -> float | None:
+    """Return the first number that ``read`` finds under some names; None where none is there."""
+    values = (read(str(metadata.get(name))) for name in names)
+    return next((value for value in values if value is not None), None)

@@ -1,132 +1,84 @@
 """Opera Phenix and Operetta exports (Harmony): TIFFs listed by ``Index.idx.xml``."""
 
-import re
 from collections import defaultdict
+from collections.abc import Callable, Mapping
 from itertools import pairwise
-from pathlib import Path
 from statistics import median_low
 from typing import Any
 from xml.etree import ElementTree
 
 from tilewright.errors import RawDataError
-from tilewright.io.formats.common import MOST_XML_MB, cycle_folders, raw_file_errors
-from tilewright.io.formats.located_images import ListedPlane, LocatedImage, number_cycles, tiles
+from tilewright.io.formats.common import MOST_XML_MB
+from tilewright.io.formats.located_images import ListedPlane, tiles
 from tilewright.io.numbers import finite, positive
 from tilewright.io.text_file import read_content
 from tilewright.io.tiff.metadata import UM
-from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane, elements_named
+from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, elements_named
 
-#: Harmony's names of the index, and the folders that it puts it in.
-_INDEX_NAMES = ("Index.idx.xml", "Index.xml")
-_FOLDERS = ("", "/Images")
-_S_TO_MS = 1e3
+#: Harmony's names of the index, which is in a folder ``Images``.
+NAMES = ("/Index.idx.xml", "/Index.xml")
 _Fields = dict[str, str]
 
 
-def find_indices(raw_dir: str) -> list[tuple[int | None, str]]:
-    """Return (cycle, path) of the index of ``raw_dir`` and of each of its cycle folders."""
-    places = [f"{sub}/{name}" for sub in _FOLDERS for name in _INDEX_NAMES]
-    return [
-        (cycle, paths[0])
-        for cycle, folder in cycle_folders(raw_dir)
-        if (paths := [folder + place for place in places if Path(folder + place).is_file()])
-    ]
-
-
-def read_images(raw_dir: str) -> list[LocatedImage]:
-    """Return the fields of every well as tiles; wells are regions.
+def read_images(path: str) -> list[OmeImage]:
+    """Return the fields of every well in an index as tiles; wells are regions.
 
     Raises
     ------
     RawDataError
-        An index cannot be read, or a plane in it is incomplete.
+        The index has several time points, or cannot be read.
     """
-    return number_cycles(
-        [(cycle, path, _read_index(Path(path))) for cycle, path in find_indices(raw_dir)]
-    )
-
-
-def _read_index(path: Path) -> list[OmeImage]:
-    """Return the fields of an index, a tile each."""
-    with raw_file_errors(f"{path}: the index"):
-        root = ElementTree.fromstring(read_content(path, MOST_XML_MB))
-        channels = {
-            entry.get("ChannelID"): _fields(entry) for entry in elements_named(root, "Entry")
-        }
-        entries = [_fields(element) for element in elements_named(root, "Image")]
-        # Entries without a URL only list the images of a well.
-        planes = [{**channels.get(i["ChannelID"], {}), **i} for i in entries if "URL" in i]
-        images = _tiles(planes) if planes else []
+    root = ElementTree.fromstring(read_content(path, MOST_XML_MB))
+    channels = {entry.get("ChannelID"): _fields(entry) for entry in elements_named(root, "Entry")}
+    images = map(_fields, elements_named(root, "Image"))
+    # Entries without a URL only list the images of a well.
+    planes = [{**channels.get(i["ChannelID"], {}), **i} for i in images if i.get("URL")]
     if len({plane.get("TimepointID", "0") for plane in planes}) > 1:
         raise RawDataError(f"{path} holds several time points; export one index per cycle")
-    return images
+    return _tiles(planes) if planes else []
 
 
 def _tiles(planes: list[_Fields]) -> list[OmeImage]:
-    first, by_channel = planes[0], {plane["ChannelID"]: plane for plane in planes}
-    # Of the whole index: a field may lack some.
-    tokens = sorted(by_channel, key=int)
-    depths = sorted({plane["PlaneID"] for plane in planes}, key=int)
-    return tiles(
-        (
-            ListedPlane(
-                f"r{int(plane['Row']):02}c{int(plane['Col']):02}",
-                _field(plane),
-                # Harmony's stage runs upwards in y, its images run downwards.
-                None if (y_um := _um(plane, "PositionY")) is None else -y_um,
-                _um(plane, "PositionX"),
-                OmePlane(
-                    tokens.index(plane["ChannelID"]),
-                    depths.index(plane["PlaneID"]),
-                    0,
-                    plane["URL"],
-                ),
-            )
-            for plane in planes
-            if plane["URL"]
-        ),
-        OmeImage(
-            [_channel(by_channel[token]) for token in tokens],
-            pixel_um=positive(str(_um(first, "ImageResolutionX"))),
-            pixel_y_um=positive(str(_um(first, "ImageResolutionY"))),
-            z_step_um=_z_step_um(planes),
-            numerical_aperture=_scaled(first, "ObjectiveNA", 1.0),
-        ),
-    )
-
-
-def _z_step_um(planes: list[_Fields]) -> float | None:
-    """Return the usual distance of neighbouring planes: channels have heights of their own."""
-    stacks: dict[tuple[Any, ...], list[float]] = defaultdict(list)
+    by_channel = {plane["ChannelID"]: plane for plane in planes}
+    channels = {
+        token: OmeChannel(
+            by_channel[token].get("ChannelName"),
+            _number(by_channel[token], "MainEmissionWavelength", {"nm": 1.0}),
+            _number(by_channel[token], "ExposureTime", {"s": 1e3, "ms": 1.0}),
+        )
+        for token in sorted(by_channel, key=int)
+    }
+    listed = []
+    heights_um: dict[tuple[Any, ...], list[float]] = defaultdict(list)
     for plane in planes:
-        height_um = _um(plane, "PositionZ")
-        if height_um is not None:
-            stacks[_field(plane), plane["ChannelID"]].append(height_um)
-    steps = [b - a for heights in stacks.values() for a, b in pairwise(sorted(heights))]
-    return round(median_low(steps), 6) or None if steps else None
-
-
-def _field(plane: _Fields) -> tuple[int, ...]:
-    parts = (plane[key] for key in ("Row", "Col", "FieldID"))
-    return tuple(int(re.sub(r"\D", "", part) or 0) for part in parts)
-
-
-def _channel(plane: _Fields) -> OmeChannel:
-    return OmeChannel(
-        plane.get("ChannelName"),
-        _scaled(plane, "MainEmissionWavelength", 1.0),
-        _scaled(plane, "ExposureTime", _S_TO_MS),
+        y_um, x_um, z_um = (_number(plane, f"Position{axis}", UM, finite) for axis in "YXZ")
+        # Harmony's stage runs upwards in y, its images run downwards.
+        at_um = None if y_um is None else -y_um, x_um
+        well = f"r{int(plane['Row']):02}c{int(plane['Col']):02}"
+        stack = well, (int(plane["FieldID"]),), plane["ChannelID"]
+        listed.append(ListedPlane(*stack, int(plane["PlaneID"]), *at_um, plane["URL"]))
+        if z_um is not None:
+            heights_um[stack].append(z_um)
+    # The usual distance of neighbours: channels have heights of their own.
+    steps_um = [b - a for heights in heights_um.values() for a, b in pairwise(sorted(heights))]
+    shared = OmeImage(
+        [],
+        pixel_um=_number(planes[0], "ImageResolutionX", UM),
+        pixel_y_um=_number(planes[0], "ImageResolutionY", UM),
+        z_step_um=round(median_low(steps_um), 6) or None if steps_um else None,
+        numerical_aperture=_number(planes[0], "ObjectiveNA", {"": 1.0}),
     )
+    return tiles(listed, channels, shared)
 
 
-def _scaled(plane: _Fields, key: str, scale: float) -> float | None:
-    value = positive(plane.get(key))
-    return round(value * scale, 9) if value else None
-
-
-def _um(plane: _Fields, key: str) -> float | None:
-    """Return a length in µm, None where it is absent or in an unknown unit."""
-    value, scale = finite(plane.get(key)), UM.get(plane.get(f"{key}Unit") or "m")
+def _number(
+    plane: _Fields,
+    key: str,
+    units: Mapping[str, float],
+    read: Callable[[str | None], float | None] = positive,
+) -> float | None:
+    """Return a number times the scale of its unit; None where it is absent or of another unit."""
+    value, scale = read(plane.get(key)), units.get(plane.get(f"{key}Unit", ""))
     return None if value is None or scale is None else round(value * scale, 9)
 
 

@@ -6,21 +6,24 @@ labels.
 """
 
 import math
-import os
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from tilewright.errors import BrokenTiffError, RawDataError
-from tilewright.io.formats.common import TIFF, cycle_files, natural_key
-from tilewright.io.formats.located_images import LocatedImage
-from tilewright.io.tiff.headers import PIXEL_TYPES, RawHeader, headers_of, pixel_problem
-from tilewright.io.tiff.metadata import DAMAGE_ERRORS, imagej_unit, pixel_um
+from tilewright.errors import RawDataError
+from tilewright.io.formats.common import TIFF, file_identity, find_files, raw_file_errors
+from tilewright.io.formats.located_images import LocatedImage, known_channels
+from tilewright.io.formats.tile_files import describe
+from tilewright.io.numbers import positive
+from tilewright.io.tiff.headers import PIXEL_TYPES, PageHeader, RawHeader, headers_of, pixel_problem
+from tilewright.io.tiff.metadata import of_tiff
 from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane, check_sizes, describe_image
 
 #: Suffixes that files of single tiles do not have.
 OTHER_SUFFIXES = (".qptiff", ".btf", ".tf8")
+NAMES = (*TIFF, *OTHER_SUFFIXES)
 #: No camera has so many pixels a side.
 _LARGER_THAN_CAMERAS_PX = 10_000
 #: More files than any experiment has cycles.
@@ -29,57 +32,31 @@ _MOST_CYCLES = 100
 _LARGEST_PIECE_MB = 256
 #: Of an image's area, from which another image in its file cannot be a label or thumbnail.
 _LARGE_SERIES_SHARE = 1 / 3
+_US_TO_MS = 1e-3
 _JPEG = (6, 7, 33007, 34892)
 
 
-@dataclass(frozen=True)
-class StitchedImage:
+class StitchedImage(NamedTuple):
     """One stitched image: its full-resolution pages and their metadata."""
 
     header: RawHeader
-    """Size of the file and of a plane; ``problem`` is why it cannot be used."""
-    image: OmeImage = field(default_factory=lambda: OmeImage([]))
+    """Size of the file and of a plane."""
+    image: OmeImage
     """Its planes are the pages of the channels."""
-    lossy: bool = False
-    """Whether pixels are compressed as JPEG."""
-    certain: bool = False
-    """Whether the file alone shows that it is no tile: it holds one image, and has a pyramid,
-    PerkinElmer's metadata, or more pixels than a camera.
-    """
 
 
-def read_images(raw_dir: str) -> list[LocatedImage]:
-    """Return the image of every cycle, ordered by cycle.
-
-    The cycle is that of the folder or the file name (``cycle2``). Without one, each file is a
-    cycle, in the order of names.
-
-    Raises
-    ------
-    RawDataError
-        Two files are of one cycle, or one cannot be used.
-    """
-    files = cycle_files(raw_dir, (*TIFF, *OTHER_SUFFIXES))
-    unnumbered = sorted((path for cycle, path in files if cycle is None), key=natural_key)
-    located: dict[int, LocatedImage] = {}
-    for number, path in files:
-        cycle = unnumbered.index(path) + 1 if number is None else number
-        if cycle in located:
-            raise RawDataError(
-                f"duplicate cycle {cycle} ({located[cycle].path} and {path}); a stitched image is "
-                "one file with all channels of its cycle: save one such file per cycle, and move "
-                "others away"
-            )
-        stitched = read_image(path)
-        if stitched.header.problem:
-            raise RawDataError(f"{path} {stitched.header.problem}")
-        located[cycle] = LocatedImage(cycle, path, stitched.image)
-    return [located[cycle] for cycle in sorted(located)]
+def read_images(path: str) -> list[OmeImage]:
+    """Return the image of a file, as :func:`read_image`."""
+    return [read_image(path).image]
 
 
-def lossy_warnings(located: list[LocatedImage]) -> list[str]:
+def lossy_warnings(located: Sequence[LocatedImage]) -> list[str]:
     """Return a warning for images whose pixels are compressed with loss."""
-    names = [Path(path).name for _, path, _ in located if read_image(path).lossy]
+    names = [
+        Path(path).name
+        for _, path, image in located
+        if headers_of(path)[image.planes[0].page].compression in _JPEG
+    ]
     if not names:
         return []
     return [
@@ -95,116 +72,105 @@ def is_stitched(raw_dir: str) -> bool:
     sizes differ. Files of one size without a cycle are tiles unless they are larger than the sensor
     of a camera.
     """
-    files = cycle_files(raw_dir, (*TIFF, *OTHER_SUFFIXES))
+    files = find_files(raw_dir, NAMES)
     cycles = [cycle for cycle, _ in files if cycle is not None]
     if not 0 < len(files) <= _MOST_CYCLES or len(set(cycles)) < len(cycles):
         return False
     numbered = len(cycles) == len(files)
-    try:
-        first = read_image(files[0][1])
-        if len(files) == 1 or not (first.certain or numbered):
-            return first.certain
-        headers = [read_image(path).header for _, path in files]
-    except RawDataError:
-        return False  # broken metadata, which the reader that needs them will name
-    sizes = {(header.height_px, header.width_px) for header in headers if not header.problem}
-    if len(sizes) > 1:
-        return True
-    large = max(first.header.height_px, first.header.width_px) > _LARGER_THAN_CAMERAS_PX
-    return first.certain and (numbered or large)
+    certain, _ = of_tiff(files[0][1], _kind, (False, None))
+    if len(files) == 1 or not (certain or numbered):
+        return certain
+    # Files that cannot be read will be named by the reader.
+    sizes = {of_tiff(path, _kind, (False, None))[1] for _, path in files} - {None}
+    large = any(max(size) > _LARGER_THAN_CAMERAS_PX for size in sizes if size)
+    return len(sizes) > 1 or (certain and (numbered or large))
 
 
-def read_image(path: str) -> StitchedImage:
-    """Return what a file holds; an unchanged file is opened once per process."""
-    try:
-        status = os.stat(path)  # noqa: PTH116 (as for other raw files)
-    except OSError as error:
-        problem = f"cannot be read ({error.strerror})"
-        return StitchedImage(RawHeader(0, 0, problem=problem))
-    return _read(path, status.st_size, status.st_mtime_ns)
+def _kind(tiff: Any) -> tuple[bool, tuple[int, int]]:
+    """Return whether a file alone shows that it is no tile, and the size of its image.
+
+    It holds one image, and has a pyramid, PerkinElmer's metadata, or more pixels than a camera.
+    """
+    main, images, _ = _main(tiff)
+    size = main.keyframe.imagelength, main.keyframe.imagewidth
+    large = max(size) > _LARGER_THAN_CAMERAS_PX
+    return images == 1 and (tiff.is_qpi or len(main.levels) > 1 or large), size
 
 
-@lru_cache(maxsize=1024)
-def _read(path: str, size_bytes: int, mtime_ns: int) -> StitchedImage:
-    import tifffile
+def _main(tiff: Any) -> tuple[Any, int, Sequence[PageHeader]]:
+    """Return the largest series of a file, how many are of like size, and the headers of all pages.
 
-    blank = RawHeader(size_bytes, mtime_ns)
-    try:
-        # tifffile goes on with fewer pages where their chain breaks off.
-        headers_of(path)
-        with tifffile.TiffFile(path) as tiff:
-            if tiff.is_ome:
-                check_sizes(tiff.ome_metadata, path)
-            return _image(path, tiff, blank)
-    except RawDataError:
-        raise
-    except BrokenTiffError as error:
-        return StitchedImage(blank._replace(problem=str(error)))
-    except (tifffile.TiffFileError, *DAMAGE_ERRORS) as error:
-        return StitchedImage(blank._replace(problem=f"is no readable TIFF ({error})"))
-
-
-def _image(path: str, tiff: Any, blank: RawHeader) -> StitchedImage:
-    """Return the largest image of an open file."""
-    number, main = max(enumerate(tiff.series), key=lambda item: (_area(item[1]), -item[0]))
-    first = main.keyframe
-    certain = not _count_large_series(tiff, main) and (
-        tiff.is_qpi
-        or len(main.levels) > 1
-        or max(first.imagelength, first.imagewidth) > _LARGER_THAN_CAMERAS_PX
-    )
-    problem = _problem(tiff, main)
-    if problem:
-        return StitchedImage(blank._replace(problem=problem), certain=certain)
-    metadata = _description(path, tiff, main, number)
-    count = len(main.pages)
-    channels = metadata.channels if len(metadata.channels) == count else [OmeChannel()] * count
-    planes = [OmePlane(k, 0, page.index, None) for k, page in enumerate(main.pages)]
-    header = blank._replace(
-        height_px=first.imagelength,
-        width_px=first.imagewidth,
-        dtype=str(first.dtype),
-        pages=1 + max(page.index for page in main.pages),
-    )
-    image = replace(metadata, channels=channels, planes=planes)
-    return StitchedImage(header, image, first.compression in _JPEG, certain)
+    Others are a label, macro or thumbnail.
+    """
+    # tifffile goes on with fewer pages where their chain breaks off.
+    pages = headers_of(tiff.filehandle.path)
+    if tiff.is_ome:
+        check_sizes(tiff.ome_metadata, tiff.filename)
+    main = max(tiff.series, key=_area)
+    images = sum(_area(one) >= _LARGE_SERIES_SHARE * _area(main) for one in tiff.series)
+    return main, images, pages
 
 
 def _area(series: Any) -> int:
     return int(series.keyframe.imagelength * series.keyframe.imagewidth)
 
 
-def _count_large_series(tiff: Any, main: Any) -> int:
-    """Return how many other images of a file are no label, macro or thumbnail, by their size."""
-    return sum(s is not main and _area(s) >= _LARGE_SERIES_SHARE * _area(main) for s in tiff.series)
+def read_image(path: str) -> StitchedImage:
+    """Return what a file holds; an unchanged file is opened once per process.
+
+    Raises
+    ------
+    RawDataError
+        It cannot be read or used.
+    """
+    with raw_file_errors(path):
+        return _read(*file_identity(path))
 
 
-def _problem(tiff: Any, main: Any) -> str:
+@lru_cache(maxsize=1024)
+def _read(path: str, size_bytes: int, mtime_ns: int) -> StitchedImage:
+    import tifffile
+
+    with tifffile.TiffFile(path) as tiff:
+        main, images, pages = _main(tiff)
+        first = pages[main.keyframe.index]
+        if problem := _problem(tiff, main, first, images):
+            raise RawDataError(f"{path} {problem}")
+        metadata = _description(path, tiff, main)
+        numbers = [page.index for page in main.pages]
+    image = replace(
+        metadata,
+        channels=known_channels(metadata.channels, len(numbers)),
+        planes=[OmePlane(channel, 0, page, None) for channel, page in enumerate(numbers)],
+    )
+    size = first.height_px, first.width_px
+    header = RawHeader(size_bytes, mtime_ns, *size, first.dtype, 1 + max(numbers))
+    return StitchedImage(header, image)
+
+
+def _problem(tiff: Any, main: Any, first: PageHeader, images: int) -> str:
     """Return why an image cannot be used, in words that follow the file's name."""
-    first, axes = main.keyframe, dict(zip(main.axes, main.shape, strict=True))
-    photometric = int(first.tags.valueof("PhotometricInterpretation", 1))
-    form = first.samplesperpixel, photometric, first.compression
-    problem = pixel_problem(*form, str(first.dtype), PIXEL_TYPES)
-    if problem:
+    form = first.samples, first.photometric, first.compression
+    if problem := pixel_problem(*form, first.dtype, PIXEL_TYPES):
         return problem
+    axes = dict(zip(main.axes, main.shape, strict=True))
     for axis, what in (("Z", "z-planes"), ("T", "time points")):
         if axes.get(axis, 1) > 1:
             return (
                 f"holds {axes[axis]} {what} of a stitched image, of which one plane per channel "
                 "is read; save the plane in focus, or start from the raw tiles"
             )
-    others = _count_large_series(tiff, main)
-    if others:
-        return f"holds {1 + others} images of like size; save one image per file"
-    if main.is_multifile:
-        return "names other files that hold its planes; save all channels of a cycle in one file"
-    if len(main.pages) < math.prod(main.shape) / _area(main) or None in main.pages:
+    if images > 1:
+        return f"holds {images} images of like size; save one image per file"
+    channels = math.prod(main.shape) // _area(main)
+    present = sum(page is not None and page.parent is tiff for page in main.pages)
+    if present < channels:
         return (
-            f"declares {math.prod(main.shape) // _area(main)} channels, but has pages for "
-            f"{sum(page is not None for page in main.pages)}; save it as BigTIFF, or copy it again"
+            f"declares {channels} channels, but has pages for {present}; save all channels of a "
+            "cycle in one file, as BigTIFF, or copy it again"
         )
-    piece_mb = math.prod(first.chunks) * first.dtype.itemsize / 2**20
-    if piece_mb > _LARGEST_PIECE_MB and not first.is_memmappable:
+    piece_mb = math.prod(main.keyframe.chunks) * main.keyframe.dtype.itemsize / 2**20
+    if piece_mb > _LARGEST_PIECE_MB and not main.keyframe.is_memmappable:
         return (
             f"is compressed in pieces of {piece_mb:.0f} MB, each of which must be decoded at once; "
             "save it in tiles, such as 512 x 512 px"
@@ -212,17 +178,14 @@ def _problem(tiff: Any, main: Any) -> str:
     return ""
 
 
-def _description(path: str, tiff: Any, main: Any, number: int) -> OmeImage:
+def _description(path: str, tiff: Any, main: Any) -> OmeImage:
     """Return channels and sizes from OME-XML, PerkinElmer's XML, ImageJ or the resolution tags."""
     if main.kind == "ome":
-        return describe_image(tiff.ome_metadata, path, number)
-    channels = []
+        return describe_image(tiff.ome_metadata, path, tiff.series.index(main))
+    image = describe(path)
     if tiff.is_qpi:
-        channels = [_qpi_channel(page.description) for page in main.pages]
-    elif tiff.imagej_metadata and len(tiff.imagej_metadata.get("Labels", ())) == len(main.pages):
-        channels = [OmeChannel(name) for name in tiff.imagej_metadata["Labels"]]
-    y_um, x_um = pixel_um(main.keyframe, imagej_unit(tiff.imagej_metadata))
-    return OmeImage(channels, pixel_um=x_um, pixel_y_um=y_um)
+        return replace(image, channels=[_qpi_channel(page.description) for page in main.pages])
+    return image
 
 
 def _qpi_channel(description: str) -> OmeChannel:
@@ -238,7 +201,5 @@ def _qpi_channel(description: str) -> OmeChannel:
     except ElementTree.ParseError:
         return OmeChannel()
     names = [(root.findtext(key) or "").strip() for key in ("Biomarker", "Name")]
-    exposure = (root.findtext("ExposureTime") or "").strip()
-    # In µs.
-    exposure_ms = int(exposure) / 1000 if exposure.isdigit() and int(exposure) else None
-    return OmeChannel(next(filter(None, names), None), None, exposure_ms)
+    exposure_ms = positive(root.findtext("ExposureTime"), scale=_US_TO_MS)
+    return OmeChannel(names[0] or names[1] or None, None, exposure_ms)

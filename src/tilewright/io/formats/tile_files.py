@@ -1,6 +1,8 @@
 """TIFFs of one tile each, known by their names: what their metadata say besides."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
 from typing import Any
 
 from tilewright.errors import RawDataError
@@ -26,12 +28,15 @@ def describe(path: str) -> OmeImage:
         return tiff.ome_metadata, tiff.imagej_metadata, *pixel_um(tiff.pages[0], unit)
 
     xml, imagej, y_um, x_um = of_tiff(path, read, none)
-    if xml:
-        images = parse_ome_xml(xml, path)
-        if len(images) == 1:
-            return images[0]
-    if not imagej:
-        return OmeImage([OmeChannel()], pixel_um=x_um, pixel_y_um=y_um)
+    images = parse_ome_xml(xml, path) if xml else []
+    if len(images) == 1:
+        return images[0]
+    image = OmeImage([OmeChannel()], pixel_um=x_um, pixel_y_um=y_um)
+    return _of_hyperstack(imagej, image, path) if imagej else image
+
+
+def _of_hyperstack(imagej: Mapping[str, Any], image: OmeImage, path: str) -> OmeImage:
+    """Return an image with the channels and planes that ImageJ's metadata give it."""
     with raw_file_errors(f"{path}: its ImageJ metadata"):
         frames, channels, slices = (
             whole(imagej.get(name, 1), MOST_PLANES, 1) for name in ("frames", "channels", "slices")
@@ -43,44 +48,49 @@ def describe(path: str) -> OmeImage:
         )
     labels = [str(label) for label in imagej.get("Labels") or ()]
     named = len(labels) == channels * slices and labels == labels[:channels] * slices
-    step = positive(str(imagej.get("spacing"))) if x_um and imagej_unit(imagej) else None
-    return OmeImage(
-        [OmeChannel(labels[k] if named else None) for k in range(channels)],
-        [
+    unit_um = UM.get(imagej_unit(imagej)) if image.pixel_um else None
+    return replace(
+        image,
+        channels=[OmeChannel(labels[k] if named else None) for k in range(channels)],
+        planes=[
             OmePlane(channel, z, z * channels + channel, None)
-            for z in range(slices)
-            for channel in range(channels)
+            for z, channel in product(range(slices), range(channels))
         ],
-        pixel_um=x_um,
-        pixel_y_um=y_um,
-        z_step_um=round(step * UM[imagej_unit(imagej)], 6) if step else None,
+        z_step_um=positive(str(imagej.get("spacing")), scale=unit_um) if unit_um else None,
     )
 
 
 def split_pages(planes: list[RawPlane]) -> list[RawPlane]:
     """Split the pages of files into channels, numbered from 1, and z-planes.
 
-    The first file's metadata apply to all. Planes whose names hold a channel or z, and files of one
-    channel, are returned unchanged.
+    The metadata of a cycle's first file apply to all of its files. Planes whose names hold a
+    channel or z, and files of one channel, are returned unchanged.
 
     Raises
     ------
     RawDataError
-        The first file's metadata are invalid, or are those of several time points.
+        The metadata of such a file are invalid, or are those of several time points.
     """
-    if not planes or planes[0].page is not None or {plane.channel for plane in planes} != {"1"}:
+    if {plane.channel for plane in planes} != {"1"}:
         return planes
-    pages = describe(planes[0].path).planes
-    deep = len({page.z for page in pages}) > 1
-    if len({page.channel for page in pages}) < 2 or (deep and planes[0].z is not None):
-        return planes
-    return [
-        plane._replace(
-            channel=str(page.channel + 1), z=page.z if plane.z is None else plane.z, page=page.page
-        )
-        for plane in planes
-        for page in pages
-    ]
+    pages_of: dict[int, list[OmePlane]] = {}
+    for plane in planes:
+        if plane.cycle not in pages_of:
+            pages = describe(plane.path).planes
+            channels, depths = {page.channel for page in pages}, {page.z for page in pages}
+            whole_file = len(channels) < 2 or (len(depths) > 1 and plane.z is not None)
+            pages_of[plane.cycle] = [] if whole_file else pages
+    split = []
+    for plane in planes:
+        split += [
+            plane._replace(
+                channel=str(page.channel + 1),
+                z=page.z if plane.z is None else plane.z,
+                page=page.page,
+            )
+            for page in pages_of[plane.cycle]
+        ] or [plane]
+    return split
 
 
 def at_stage(
@@ -101,25 +111,26 @@ def at_stage(
     """
     found: dict[tuple[Any, ...], LocatedImage] = {}
     for plane in planes:
-        key = plane.cycle, plane.region, plane.tile
+        tile = plane.cycle, plane.region, plane.tile
         # A plate has a hundred wells, and each sample is scanned by itself.
-        if key in found or options.region not in (None, plane.region):
+        if tile in found or options.region not in (None, plane.region):
             continue
         image = describe_file(plane.path)
-        if image.y is None or image.x is None:
-            if not found and not needed:
-                return planes
+        if image.y is not None and image.x is not None:
+            found[tile] = LocatedImage(plane.cycle, plane.path, image)
+        elif found or needed:
             raise RawDataError(
                 f"{plane.path} holds no stage position; copy it again from the microscope, export "
                 "the raw tiles again, or use acquisition.convention 'pattern'"
             )
-        found[key] = LocatedImage(plane.cycle, plane.path, image)
+        else:
+            return planes
     compare_sizes([*found.values()], options)
-    return [_at(plane, found.get((plane.cycle, plane.region, plane.tile))) for plane in planes]
-
-
-def _at(plane: RawPlane, found: LocatedImage | None) -> RawPlane:
-    return plane._replace(y=found.image.y, x=found.image.x) if found else plane
+    placed = []
+    for plane in planes:
+        at = found.get((plane.cycle, plane.region, plane.tile))
+        placed.append(plane._replace(y=at.image.y, x=at.image.x) if at else plane)
+    return placed
 
 
 def channel_of(plane: RawPlane, images: Sequence[OmeChannel]) -> OmeChannel:

@@ -83,18 +83,18 @@ def _read(path: str, status: os.stat_result) -> RawHeader:
 
 def _read_container(path: str, blank: RawHeader) -> RawHeader:
     try:
-        contents = containers.contents(path)
-        pages = sum(len(image.planes) for image in contents.images)
+        opened = containers.contents(path)
         # The only check for truncated data.
-        containers.read_page(path, pages - 1)
+        containers.read_page(path, len(opened.places) - 1)
     except RawDataError as error:
         return blank._replace(problem=str(error).removeprefix(path).strip(" :"))
     except DAMAGE_ERRORS as error:
         return blank._replace(problem=f"cannot be read ({error})")
+    container = opened.container
     return blank._replace(
-        height_px=contents.height_px,
-        width_px=contents.width_px,
-        dtype=contents.dtype,
-        pages=pages,
-        problem=pixel_problem(1, 1, 1, contents.dtype, PIXEL_TYPES),
+        height_px=container.height_px,
+        width_px=container.width_px,
+        dtype=container.dtype,
+        pages=len(opened.places),
+        problem=pixel_problem(1, 1, 1, container.dtype, PIXEL_TYPES),
     )

@@ -1,23 +1,24 @@
 """Files of microscopes that hold many tiles each: CZI, ND2, LIF.
 
 Each format is an extra (``pip install tilewright[czi]``) and is read by a library of its field.
-A container numbers its planes from 0; that number is the page of a
-:class:`~tilewright.io.formats.common.RawPlane`.
+The page of a :class:`~tilewright.io.formats.common.RawPlane` counts the planes of a container, by
+tile, channel and z.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from importlib import import_module
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tilewright.errors import RawDataError
-from tilewright.io.formats.common import cycle_files, raw_file_errors
-from tilewright.io.formats.located_images import LocatedImage, number_cycles
-from tilewright.io.tiff.ome_xml import OmeImage
+from tilewright.io.formats.common import file_identity, raw_file_errors
+from tilewright.io.tiff.ome_xml import OmeImage, OmePlane
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,22 +30,26 @@ SUFFIXES = tuple(f".{name}" for name in FORMATS)
 _OPEN_FILES = 8
 
 
-class Contents(NamedTuple):
-    """What a container holds: tiles of one size and pixel type."""
+class Container(Protocol):
+    """An open file of one format: tiles of one size and pixel type."""
 
-    images: Sequence[OmeImage]
     height_px: int
     width_px: int
     dtype: str
+    tiles: Sequence[tuple[OmeImage, int]]
+    """Each tile, its planes not listed, and how many z-planes its channels have."""
 
-
-class Container(Protocol):
-    """An open file of one format."""
-
-    contents: Contents
-
-    def read(self, page: int) -> NDArray[Any]:
+    def read(self, tile: int, channel: int, z: int) -> NDArray[Any]:
         """Return a plane (y, x) in raw counts."""
+
+
+class Contents(NamedTuple):
+    """An open container, its tiles with their planes, and which plane a page is."""
+
+    container: Container
+    images: Sequence[OmeImage]
+    places: Sequence[tuple[int, int, int]]
+    """(tile, channel, z) of each page."""
 
 
 def is_container(path: str | Path) -> bool:
@@ -52,16 +57,9 @@ def is_container(path: str | Path) -> bool:
     return str(path).lower().endswith(SUFFIXES)
 
 
-def read_images(raw_dir: str, name: str) -> list[LocatedImage]:
-    """Return all images of the files of one format in ``raw_dir`` and its cycle folders.
-
-    Raises
-    ------
-    RawDataError
-        The extra is not installed, or a file cannot be read.
-    """
-    files = cycle_files(raw_dir, (f".{name}",))
-    return number_cycles([(cycle, path, contents(path).images) for cycle, path in files])
+def read_images(path: str) -> Sequence[OmeImage]:
+    """Return all images of a container, as :func:`contents`."""
+    return contents(path).images
 
 
 def contents(path: str | Path) -> Contents:
@@ -73,30 +71,24 @@ def contents(path: str | Path) -> Contents:
         The extra is not installed, or the file cannot be read or holds no tiles.
     """
     with raw_file_errors(str(path)):
-        return _open(*_identity(path)).contents
+        return _open(*file_identity(path))
 
 
 def read_page(path: str | Path, page: int) -> NDArray[Any]:
     """Return one plane (y, x) of a container in raw counts; safe to call in threads."""
     import numpy as np
 
-    container = _open(*_identity(path))
+    opened = _open(*file_identity(path))
     # The libraries' files have one position each.
     with _LOCK:
-        return np.ascontiguousarray(container.read(page))
+        return np.ascontiguousarray(opened.container.read(*opened.places[page]))
 
 
 _LOCK = threading.Lock()
 
 
-def _identity(path: str | Path) -> tuple[str, int, int]:
-    """Return the path with its size and time of change."""
-    status = Path(path).stat()
-    return str(path), status.st_size, status.st_mtime_ns
-
-
 @lru_cache(maxsize=_OPEN_FILES)
-def _open(path: str, _size: int, _mtime: int) -> Container:
+def _open(path: str, _size: int, _mtime: int) -> Contents:
     name = Path(path).suffix.lower().lstrip(".")
     try:
         module = import_module(f"tilewright.io.formats.containers.{name}")
@@ -107,6 +99,13 @@ def _open(path: str, _size: int, _mtime: int) -> Container:
         ) from error
     with _LOCK:
         container: Container = getattr(module, name.capitalize())(path)
-    if not container.contents.images:
+    if not container.tiles:
         raise RawDataError(f"{path} holds no tiles; move it away, or name another raw folder")
-    return container
+    images, places = [], list[tuple[int, int, int]]()
+    for tile, (image, depth) in enumerate(container.tiles):
+        planes = []
+        for channel, z in product(range(len(image.channels)), range(depth)):
+            planes.append(OmePlane(channel, z, len(places), None))
+            places.append((tile, channel, z))
+        images.append(replace(image, planes=planes))
+    return Contents(container, images, places)

@@ -16,16 +16,16 @@ from aicspylibczi import CziFile
 from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
-from tilewright.io.formats.containers import Contents
-from tilewright.io.numbers import positive
-from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane
+from tilewright.io.formats.located_images import known_channels
+from tilewright.io.numbers import only, positive
+from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage
 
 _DTYPES = {"gray8": "uint8", "gray16": "uint16"}
 _M_TO_UM, _NS_TO_MS = 1e6, 1e-6
 
 
 class Czi:
-    """An open CZI; page = (place * channels + channel) * planes + z."""
+    """An open CZI."""
 
     def __init__(self, path: str) -> None:
         stream = Path(path).open("rb")  # noqa: SIM115
@@ -35,77 +35,61 @@ class Czi:
             raise RawDataError(
                 f"{path} has pixels of type {self._file.pixel_type}; raw counts are Gray8 or Gray16"
             )
+        self.dtype = _DTYPES[self._file.pixel_type]
         dims = self._file.get_dims_shape()
-        if max(part.get("T", (0, 1))[1] for part in dims) > 1:
+        times, channels, depth = (max(part.get(k, (0, 1))[1] for part in dims) for k in "TCZ")
+        if times > 1:
             raise RawDataError(f"{path} is a time series; save one file per cycle")
-        self._channels = max(part.get("C", (0, 1))[1] for part in dims)
-        self._planes = max(part.get("Z", (0, 1))[1] for part in dims)
-        self._mosaic = bool(self._file.is_mosaic())
-        self._boxes = self._places()
-        self.contents = self._contents(path)
-
-    def read(self, page: int) -> NDArray[Any]:
-        """Return a plane (y, x)."""
-        place, z = divmod(page, self._planes)
-        place, channel = divmod(place, self._channels)
-        scene, mosaic, _, _, _, _ = self._boxes[place]
-        index = {"S": scene, "M": mosaic, "C": channel, "Z": z}
-        index = {axis: at for axis, at in index.items() if axis in self._file.dims}
-        plane, _ = self._file.read_image(**index)
-        return np.asarray(plane).reshape(plane.shape[-2:])
-
-    def _places(self) -> list[tuple[int, int, int, int, int, int]]:
-        """Return (scene, tile, y, x, height, width) of every place, in that order."""
-        first = {axis: 0 for axis in "CZ" if axis in self._file.dims}
-        boxes = (
-            self._file.get_all_mosaic_tile_bounding_boxes(**first)
-            if self._mosaic
-            else self._file.get_all_tile_bounding_boxes(**first)
-        )
-        places = []
-        for tile, box in boxes.items():
-            at = tile.dimension_coordinates
-            places.append((at.get("S", 0), at.get("M", 0), box.y, box.x, box.h, box.w))
-        return sorted(places)
-
-    def _contents(self, path: str) -> Contents:
-        sizes = {(height, width) for _, _, _, _, height, width in self._boxes}
+        boxes = self._boxes()
+        sizes = {(box.h, box.w) for box in boxes.values()}
         if len(sizes) != 1:
             raise RawDataError(
                 f"{path} holds tiles of {len(sizes)} sizes; save the tiles as they were taken "
                 "(ZEN: without stitching or cropping)"
             )
-        ((height, width),) = sizes
-        template = _metadata(self._file.meta, self._channels)
-        images = []
-        for number, (scene, _, y, x, _, _) in enumerate(self._boxes):
-            first = number * self._channels
-            planes = [
-                OmePlane(channel, z, (first + channel) * self._planes + z, None)
-                for channel in range(self._channels)
-                for z in range(self._planes)
-            ]
-            region = str(scene + 1) if self._mosaic else "1"
-            images.append(replace(template, planes=planes, y=float(y), x=float(x), region=region))
-        return Contents(images, height, width, _DTYPES[self._file.pixel_type])
+        ((self.height_px, self.width_px),) = sizes
+        self._places = sorted(boxes)
+        shared = _metadata(self._file.meta, channels)
+        self.tiles = []
+        for scene, mosaic in self._places:
+            y, x = float(boxes[scene, mosaic].y), float(boxes[scene, mosaic].x)
+            region = str(scene + 1 if self._file.is_mosaic() else 1)
+            self.tiles.append((replace(shared, y=y, x=x, region=region), depth))
+
+    def read(self, tile: int, channel: int, z: int) -> NDArray[Any]:
+        """Return a plane (y, x)."""
+        scene, mosaic = self._places[tile]
+        index = {"S": scene, "M": mosaic, "C": channel, "Z": z}
+        index = {axis: at for axis, at in index.items() if axis in self._file.dims}
+        plane, _ = self._file.read_image(**index)
+        return np.asarray(plane).reshape(plane.shape[-2:])
+
+    def _boxes(self) -> dict[tuple[int, int], Any]:
+        """Return the bounding box of every tile by scene and number."""
+        first = {axis: 0 for axis in "CZ" if axis in self._file.dims}
+        if self._file.is_mosaic():
+            boxes = self._file.get_all_mosaic_tile_bounding_boxes(**first)
+        else:
+            boxes = self._file.get_all_tile_bounding_boxes(**first)
+        places = {tile: tile.dimension_coordinates for tile in boxes}
+        return {(at.get("S", 0), at.get("M", 0)): boxes[tile] for tile, at in places.items()}
 
 
 def _metadata(root: ElementTree.Element, channels: int) -> OmeImage:
     """Return the metadata that all tiles of a CZI share, in OME's terms."""
-    metres = {
-        item.get("Id"): positive(item.findtext("Value"))
+    size_um = {
+        item.get("Id"): positive(item.findtext("Value"), scale=_M_TO_UM)
         for item in root.iterfind(".//Scaling//Distance")
     }
-    x_um, y_um, z_um = (round((metres.get(axis) or 0) * _M_TO_UM, 9) or None for axis in "XYZ")
+    lenses = root.iterfind(".//Instrument/Objectives/Objective/LensNA")
     elements = root.findall(".//Information/Image/Dimensions/Channels/Channel")
-    first_channels = [_channel(element) for element in elements[:channels]]
     return OmeImage(
-        first_channels + [OmeChannel()] * (channels - len(first_channels)),
+        known_channels(map(_channel, elements), channels),
         position_in_px=True,
-        pixel_um=x_um,
-        pixel_y_um=y_um,
-        z_step_um=z_um,
-        numerical_aperture=positive(root.findtext(".//Instrument/Objectives/Objective/LensNA")),
+        pixel_um=size_um.get("X"),
+        pixel_y_um=size_um.get("Y"),
+        z_step_um=size_um.get("Z"),
+        numerical_aperture=only(positive(lens.text) for lens in lenses),
         immersion_refractive_index=positive(
             root.findtext(".//Information/Image/ObjectiveSettings/RefractiveIndex")
         ),
@@ -113,9 +97,8 @@ def _metadata(root: ElementTree.Element, channels: int) -> OmeImage:
 
 
 def _channel(element: ElementTree.Element) -> OmeChannel:
-    exposure_ns = positive(element.findtext("ExposureTime"))
     return OmeChannel(
         element.get("Name"),
         positive(element.findtext("EmissionWavelength")),
-        exposure_ns * _NS_TO_MS if exposure_ns else None,
+        positive(element.findtext("ExposureTime"), scale=_NS_TO_MS),
     )

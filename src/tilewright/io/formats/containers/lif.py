@@ -8,7 +8,6 @@ along z (xz) and time series.
 import weakref
 from pathlib import Path
 from typing import Any
-from xml.etree import ElementTree
 
 import numpy as np
 from liffile import LifFile, LifImage
@@ -16,16 +15,16 @@ from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
 from tilewright.io.formats.common import clean_token
-from tilewright.io.formats.containers import Contents
-from tilewright.io.numbers import positive
-from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane
+from tilewright.io.formats.located_images import known_channels
+from tilewright.io.numbers import only, positive
+from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage
 
 _AXES = {"M", "Z", "C", "Y", "X"}
-_M_TO_UM = 1e6
+_M_TO_UM, _S_TO_MS = 1e6, 1e3
 
 
 class Lif:
-    """An open LIF; pages count the frames of its tile scans, one scan after the other."""
+    """An open LIF."""
 
     def __init__(self, path: str) -> None:
         stream = Path(path).open("rb")  # noqa: SIM115
@@ -46,55 +45,40 @@ class Lif:
                 "one plane or several (Z), are tiles, and no sections along Z, time series (T) or "
                 "colours (S); name a file that was scanned in LAS X's mode xyz"
             )
-        self._scans = [image for image in flat if "M" in image.sizes] or flat
-        self._frames = [(scan, at) for scan in self._scans for at in _frames(scan.sizes)]
-        shapes = {(scan.sizes["Y"], scan.sizes["X"], str(scan.dtype)) for scan in self._scans}
+        scans = [image for image in flat if "M" in image.sizes] or flat
+        shapes = {(scan.sizes["Y"], scan.sizes["X"], str(scan.dtype)) for scan in scans}
         if len(shapes) > 1:
             raise RawDataError(
                 f"{path} holds tile scans of different sizes or pixel types; save one file each"
             )
-        height, width, dtype = shapes.pop() if shapes else (0, 0, "")
-        self.contents = Contents(self._images(), height, width, dtype)
+        self.height_px, self.width_px, self.dtype = shapes.pop() if shapes else (0, 0, "")
+        self._places = [(scan, m) for scan in scans for m in range(scan.sizes.get("M", 1))]
+        several = len(scans) > 1
+        self.tiles = [
+            (_image(scan, m, several=several), scan.sizes.get("Z", 1)) for scan, m in self._places
+        ]
 
-    def read(self, page: int) -> NDArray[Any]:
+    def read(self, tile: int, channel: int, z: int) -> NDArray[Any]:
         """Return a plane (y, x)."""
         scan: Any
-        scan, at = self._frames[page]
-        return np.asarray(scan.frame(**at))
-
-    def _images(self) -> list[OmeImage]:
-        images, page = [], 0
-        for scan in self._scans:
-            tiles: list[list[OmePlane]] = [[] for _ in range(scan.sizes.get("M", 1))]
-            for at in _frames(scan.sizes):
-                tiles[at.get("M", 0)].append(OmePlane(at.get("C", 0), at.get("Z", 0), page, None))
-                page += 1
-            region = clean_token(scan.name) if len(self._scans) > 1 and "M" in scan.sizes else "1"
-            images += [_image(scan, number, planes, region) for number, planes in enumerate(tiles)]
-        return images
+        scan, mosaic = self._places[tile]
+        index = {"M": mosaic, "C": channel, "Z": z}
+        return np.asarray(scan.frame(**{k: at for k, at in index.items() if k in scan.sizes}))
 
 
-def _frames(sizes: dict[str, int]) -> list[dict[str, int]]:
-    """Return the indices of every frame, the last axis running fastest."""
-    axes = [axis for axis in sizes if axis not in "YX"]
-    places = np.ndindex(*(sizes[axis] for axis in axes))
-    return [dict(zip(axes, place, strict=True)) for place in places]
-
-
-def _image(scan: Any, tile: int, planes: list[OmePlane], region: str) -> OmeImage:
-    """Return one tile of a scan in OME's terms."""
+def _image(scan: Any, tile: int, *, several: bool) -> OmeImage:
+    """Return one tile of a scan, of which a file holds ``several``, in OME's terms."""
     y_um, x_um = _position_um(scan, tile)
     return OmeImage(
         _channels(scan),
-        planes,
-        y_um,
-        x_um,
+        y=y_um,
+        x=x_um,
         pixel_um=_step_um(scan, "X"),
         pixel_y_um=_step_um(scan, "Y"),
         z_step_um=_step_um(scan, "Z"),
         numerical_aperture=_objective(scan, "NumericalAperture"),
         immersion_refractive_index=_objective(scan, "RefractionIndex"),
-        region=region,
+        region=clean_token(scan.name) if several and "M" in scan.sizes else "1",
     )
 
 
@@ -119,24 +103,19 @@ def _step_um(scan: Any, axis: str) -> float | None:
 def _channels(scan: Any) -> list[OmeChannel]:
     """Return the camera's list of channels, or the names of the colour tables."""
     count = scan.sizes.get("C", 1)
-    elements = list(scan.xml_element.iter("WideFieldChannelInfo"))
-    if len(elements) == count:
-        return [_camera_channel(item) for item in elements]
-    names = [item.get("LUTName") or None for item in scan.xml_element.iter("ChannelDescription")]
-    return [OmeChannel(name) for name in (names + [None] * count)[:count]]
-
-
-def _camera_channel(element: ElementTree.Element) -> OmeChannel:
-    name = element.get("UserDefName") or element.get("FluoCubeName") or None
-    exposure_s = positive(element.get("ExposureTime"))
-    return OmeChannel(
-        name,
-        positive(element.get("EmissionWavelength"), "nm"),
-        exposure_s * 1000 if exposure_s else None,
-    )
+    of_camera = [
+        OmeChannel(
+            item.get("UserDefName") or item.get("FluoCubeName") or None,
+            positive(item.get("EmissionWavelength"), "nm"),
+            positive(item.get("ExposureTime"), scale=_S_TO_MS),
+        )
+        for item in scan.xml_element.iter("WideFieldChannelInfo")
+    ]
+    tables = scan.xml_element.iter("ChannelDescription")
+    of_tables = [OmeChannel(item.get("LUTName") or None) for item in tables]
+    return known_channels(of_camera if len(of_camera) == count else of_tables, count)
 
 
 def _objective(scan: Any, name: str) -> float | None:
-    """Return a number of the hardware settings, None where no element has it."""
-    values = (positive(element.get(name)) for element in scan.xml_element.iter())
-    return next((value for value in values if value), None)
+    """Return a number of the hardware settings, None where elements differ or none has it."""
+    return only(positive(element.get(name)) for element in scan.xml_element.iter())

@@ -5,6 +5,7 @@ that NIS-Elements stores (``cameraTransformationMatrix``), so that they grow as 
 """
 
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,14 +14,14 @@ from nd2.structures import XYPosLoop, ZStackLoop
 from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
-from tilewright.io.formats.containers import Contents
-from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane
+from tilewright.io.formats.located_images import known_channels
+from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage
 
 _AXES = {"P", "Z", "C", "Y", "X"}
 
 
 class Nd2:
-    """An open ND2; page = sequence number * channels + channel."""
+    """An open ND2."""
 
     def __init__(self, path: str) -> None:
         self._file = ND2File(path)
@@ -31,52 +32,38 @@ class Nd2:
                 f"{path} has the axes {', '.join(sorted(others))} besides positions, planes and "
                 "channels; save one file per cycle, of counts and without time points"
             )
-        self._channels = sizes.get("C", 1)
-        self.contents = Contents(self._images(), sizes["Y"], sizes["X"], str(self._file.dtype))
+        self.height_px, self.width_px, self.dtype = sizes["Y"], sizes["X"], str(self._file.dtype)
+        self._sequence = {
+            (at.get("P", 0), at.get("Z", 0)): number
+            for number, at in enumerate(self._file.loop_indices)
+        }
+        self.tiles = [(image, sizes.get("Z", 1)) for image in self._images()]
 
-    def read(self, page: int) -> NDArray[Any]:
+    def read(self, tile: int, channel: int, z: int) -> NDArray[Any]:
         """Return a plane (y, x)."""
-        sequence, channel = divmod(page, self._channels)
-        frame = np.asarray(self._file.read_frame(sequence))
+        frame = np.asarray(self._file.read_frame(self._sequence[tile, z]))
         return frame if frame.ndim == 2 else frame[channel]
 
     def _images(self) -> list[OmeImage]:
-        points: list[list[OmePlane]] = [[] for _ in range(self._file.sizes.get("P", 1))]
-        for sequence, at in enumerate(self._file.loop_indices):
-            points[at.get("P", 0)] += [
-                OmePlane(channel, at.get("Z", 0), sequence * self._channels + channel, None)
-                for channel in range(self._channels)
-            ]
-        stage = next((loop for loop in self._file.experiment if isinstance(loop, XYPosLoop)), None)
-        lift = next((loop for loop in self._file.experiment if isinstance(loop, ZStackLoop)), None)
-        step_um = abs(lift.parameters.stepUm) if lift else 0.0
-        images = []
-        for point, planes in enumerate(points):
-            at_um = stage.parameters.points[point].stagePositionUm[:2] if stage else None
-            images.append(self._image(planes, at_um, step_um or None))
-        return images
-
-    def _image(
-        self, planes: list[OmePlane], at_um: tuple[float, ...] | None, step_um: float | None
-    ) -> OmeImage:
+        sizes, loops = self._file.sizes, self._file.experiment
+        lift = next((loop for loop in loops if isinstance(loop, ZStackLoop)), None)
         channels = list(self._file.metadata.channels or [])
-        first = channels[0] if channels else None
-        volume, lens = (first.volume, first.microscope) if first else (None, None)
-        matrix = np.reshape((volume and volume.cameraTransformationMatrix) or (1, 0, 0, 1), (2, 2))
-        x_um, y_um = np.linalg.solve(matrix, at_um) if at_um else (None, None)
+        volume, lens = (channels[0].volume, channels[0].microscope) if channels else (None, None)
         calibrated = volume and all(volume.axesCalibrated[:2])
-        return OmeImage(
-            [
-                OmeChannel(item.channel.name, item.channel.emissionLambdaNm or None)
-                for item in channels
-            ]
-            or [OmeChannel()] * self._channels,
-            planes,
-            None if y_um is None else float(y_um),
-            None if x_um is None else float(x_um),
+        shared = OmeImage(
+            known_channels(
+                (OmeChannel(c.channel.name, c.channel.emissionLambdaNm or None) for c in channels),
+                sizes.get("C", 1),
+            ),
             pixel_um=volume.axesCalibration[0] if volume and calibrated else None,
             pixel_y_um=volume.axesCalibration[1] if volume and calibrated else None,
-            z_step_um=step_um,
+            z_step_um=(abs(lift.parameters.stepUm) or None) if lift else None,
             numerical_aperture=lens.objectiveNumericalAperture if lens else None,
             immersion_refractive_index=lens.immersionRefractiveIndex if lens else None,
         )
+        stage = next((loop for loop in loops if isinstance(loop, XYPosLoop)), None)
+        if stage is None:
+            return [shared] * sizes.get("P", 1)
+        matrix = np.reshape((volume and volume.cameraTransformationMatrix) or (1, 0, 0, 1), (2, 2))
+        points = np.array([point.stagePositionUm[:2] for point in stage.parameters.points])
+        return [replace(shared, y=y, x=x) for x, y in np.linalg.solve(matrix, points.T).T.tolist()]
