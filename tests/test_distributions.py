@@ -63,18 +63,6 @@ def test_what_is_published_is_whole(tmp_path: Path) -> None:
     assert not folders & {"tests", "docs", "benchmarks", "scheduler-plugin", ".venv"}
 
 
-def test_the_plugin_asks_for_what_it_imports_and_no_more() -> None:
-    asked = {re.split(r"[<>=]", one)[0] for one in project("scheduler-plugin")["dependencies"]}
-    names = {"yaml": "pyyaml", **{name: name.replace("_", "-") for name in asked}}
-    source = "\n".join(path.read_text() for path in (REPO / "scheduler-plugin/src").rglob("*.py"))
-    found = set(re.findall(r"^\s*(?:from|import) (\w+)", source, re.M))
-    imported = {names.get(name, name.replace("_", "-")) for name in found}
-    through_snakemake = {"snakemake-interface-common", "snakemake-interface-executor-plugins"}
-    assert asked == imported & asked
-    assert not imported & {"numpy", "scipy", "matplotlib", "tilewright"}
-    assert imported & through_snakemake == through_snakemake
-
-
 def test_the_plugins_front_page_has_no_links_into_the_repository() -> None:
     # an index of packages shows the page alone
     links = re.findall(r"\]\(([^)]*)\)", (REPO / "scheduler-plugin/README.md").read_text())

@@ -1,16 +1,17 @@
 """What goes wrong in a lab: each ends in a clear error or a right result, and nothing is lost."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.runs import TINY, Run, digests, make_run
 from tests.support.slurm_cluster import wait_for
-from tests.workflow.mounts import small_disk
 from tilewright.phantom.make import make_phantom
 
 pytestmark = pytest.mark.workflow
@@ -75,6 +76,19 @@ def test_killed_run_resumes_to_the_same_bytes(
     assert [path for path in run.sample.glob("*/*.zarr") if (path / ".zattrs").is_file()]
     run.snakemake("--unlock")
     to_the_same_bytes(run, tiny_run)
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path, size: str) -> Iterator[Path]:
+    """Mount a tmpfs of ``size`` (as mount knows it) at a new folder; a skip where one cannot."""
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)]
+    if os.geteuid() != 0 or subprocess.run(mount, check=False, capture_output=True).returncode:
+        pytest.skip("mounting a small tmpfs needs root and the permission to mount")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
 
 
 @pytest.mark.long

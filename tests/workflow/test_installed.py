@@ -4,7 +4,6 @@ import csv
 import json
 import os
 import re
-import shlex
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
@@ -69,12 +68,6 @@ class Installed:
         program, *words = argv
         where = self.folder / cwd
         return run(self.bin / program, *words, cwd=where, env=env, stderr=subprocess.STDOUT)
-
-
-def _docker_steps() -> list[str]:
-    """Return the commands of the Dockerfile's RUN lines."""
-    text = (REPO / "Dockerfile").read_text().replace("\\\n", " ")
-    return re.findall(r"^RUN (.+)$", text, re.M)
 
 
 @pytest.fixture(scope="module")
@@ -172,17 +165,3 @@ def test_as_a_module_with_other_names_in_somebody_elses_workflow(experiment: Ins
     assert job_counts(said) == {"segment": 1, "images_verdict": 1, "everything": 1, "images_qc": 1}
     assert (results / "trusted_markers.csv").is_file()
     assert (there / "cells.csv").read_text() == (experiment.folder / "my/cells.csv").read_text()
-
-
-def test_the_dockerfile_copies_what_its_steps_read() -> None:
-    lines = (REPO / "Dockerfile").read_text().splitlines()
-    assert [line for line in lines if line.startswith("FROM")] == [
-        "FROM python:3.12-slim AS wheels", "FROM python:3.12-slim",
-    ]  # fmt: skip
-    assert "COPY . ." in lines
-    ignored = (REPO / ".dockerignore").read_text().split()
-    for step in map(shlex.split, _docker_steps()):
-        for word in (word for word in step if word.startswith("./")):
-            assert word.removeprefix("./") not in ignored
-    words = {word for line in lines for word in line.split()[:1] if line}
-    assert words <= {"#", "FROM", "WORKDIR", "COPY", "RUN", "ENV", "CMD"}

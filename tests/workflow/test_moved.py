@@ -18,27 +18,24 @@ def run(tmp_path_factory: pytest.TempPathFactory, tiny_run: Run) -> Run:
     return tiny_run.copy(tmp_path_factory.mktemp("first"))
 
 
-def lies(run: Run, folder: Path, how: str) -> Run:
-    """Return an experiment, whose results are at ``folder / "results"``, after a move or copy."""
-    shutil.copytree(run.folder, folder / "my")
+def moved_to(folder: Path, run: Run, *, elsewhere: bool) -> Run:
+    """Return a copy of an experiment without Snakemake's records.
+
+    Its results lie ``elsewhere``, or it is run from another folder than that of its configuration.
+    """
+    shutil.copytree(run.folder, folder / "my", ignore=shutil.ignore_patterns(".snakemake"))
     moved = Run(folder / "my", folder / "my/config.yaml")
-    if how != "copied":
-        shutil.rmtree(moved.folder / ".snakemake")
-    if how == "absolute":
+    if elsewhere:
         (moved.folder / "results").rename(folder / "results")
         moved.edit(results=str(folder / "results"))
-    if how == "seen from another folder":
-        (folder / "other").mkdir()
-        return Run(folder / "other", moved.config)
-    return moved
+        return moved
+    (folder / "other").mkdir()
+    return Run(folder / "other", moved.config)
 
 
-@pytest.mark.parametrize(
-    "how",
-    ["copied", "without .snakemake", "absolute", "seen from another folder"],
-)
-def test_moved_results_know_what_made_them(run: Run, tmp_path: Path, how: str) -> None:
-    moved = lies(run, tmp_path, how)
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_moved_results_know_what_made_them(run: Run, tmp_path: Path, elsewhere: bool) -> None:
+    moved = moved_to(tmp_path, run, elsewhere=elsewhere)
     assert moved.planned() == {}
     with moved.edited(registration={"max_rotation_deg": 4}):
         assert moved.planned() == REGISTERED
