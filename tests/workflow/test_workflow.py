@@ -36,8 +36,16 @@ def truth() -> PhantomTruth:
 
 @pytest.fixture(scope="module")
 def moved(tmp_path_factory: pytest.TempPathFactory, tiny_run: Run) -> Run:
-    """The finished run in another folder, whose configuration tests change for a while."""
-    return tiny_run.copy(tmp_path_factory.mktemp("moved"))
+    """The finished run in another folder, its results in a third, without Snakemake's records.
+
+    Tests change its configuration for a while.
+    """
+    folder = tmp_path_factory.mktemp("moved")
+    run = tiny_run.copy(folder / "my")
+    shutil.rmtree(run.folder / ".snakemake")
+    run.results.rename(folder / "results")
+    run.edit(results=str(folder / "results"))
+    return run
 
 
 def _correlation(a: Image, b: Image) -> float:
@@ -124,18 +132,29 @@ IMAGE = {"resample": 2, "assemble": 1}
             {"edf": {"method": "sum_projection"}},
             {"deconvolve": 4, "edf_plane": 4, "register": 1, **IMAGE},
         ),
+        ({"registration": {"max_rotation_deg": 4}}, {"register": 1, "resample": 1, "assemble": 1}),
         (
             {"tile_positions": {"false_match_probability": 1e-3}},
             {"calibrate": 2, "stitch": 4, "edf_plane": 4, "register": 1, **IMAGE},
         ),
     ],
-    ids=["of what is not made", "method of the plane", "tile positions"],
+    ids=["of what is not made", "method of the plane", "registration", "tile positions"],
 )
 def test_a_changed_key_reruns_what_depends_on_it(
     moved: Run, sections: dict[str, Any], jobs: dict[str, int]
 ) -> None:
     with moved.edited(**sections):
         assert moved.planned("registration") == jobs
+
+
+def test_a_renamed_marker_rewrites_the_final_image_alone(moved: Run) -> None:
+    path = moved.folder / "markers.csv"
+    with changed(path, path.read_text().replace("1,1,", "1,1,new-")):
+        assert moved.planned() == {"assemble": 1, "report": 1, "summary": 1, "verdict": 1}
+
+
+def test_a_run_from_another_working_folder_makes_nothing_again(moved: Run, tmp_path: Path) -> None:
+    assert Run(tmp_path, moved.config).planned() == {}
 
 
 def test_a_background_reruns_the_final_image_alone(moved: Run) -> None:
