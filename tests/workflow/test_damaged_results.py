@@ -151,18 +151,6 @@ def test_readers_name_every_damage(results: Path, name: str) -> None:
         assert f"delete {image or path} and" in said or damage == "absent"
 
 
-def test_a_damaged_chunk_ends_the_rule_that_reads_it(tmp_path: Path, tiny_run: Run) -> None:
-    run = tiny_run.copy(tmp_path)
-    image = run.sample / "registration/cycle2.zarr"
-    chunk = image / "0/1/0/0"
-    (run.sample / "registration/tonsil.ome.tif").unlink()
-    with damaged(chunk, "flip"):
-        said = run.snakemake("registration", "--cores", "2", ok=False).stderr
-        assert f"{chunk.relative_to(tmp_path)} is not what was written; delete" in said
-    run.snakemake("registration", "--cores", "2")
-    assert [one.text for one in check_result_files(run.results) if one.state != "ok"] == []
-
-
 def test_checksums_are_those_of_other_programs(results: Path) -> None:
     """Lines of SFV: a name and the CRC-32 that zlib and unzip know; comments begin with ';'."""
     line = (results / ".qc.csv.sfv").read_text().splitlines()

@@ -94,13 +94,9 @@ def test_registered_image(tiny_run: Run) -> None:
         series = tiff.series[0]
         assert (series.axes, series.dtype) == ("CYX", np.uint16)
         image = series.asarray().astype(float)
-        metadata = tiff.ome_metadata or ""
     with (tiny_run.sample / "registration/markers.csv").open() as stream:
         markers = [row["marker_name"] for row in csv.DictReader(stream)]
     assert markers == [name for names in PhantomDesign(**TINY).markers() for name in names]
-    for marker in markers:
-        assert f'Name="{marker}"' in metadata
-    assert 'PhysicalSizeX="0.377"' in metadata
     # Lost tissue (3 %) leaves the rest of the nuclei in agreement.
     assert _correlation(*image[[0, 2], 24:-24, 24:-24]) > 0.93
 
