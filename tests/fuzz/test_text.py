@@ -223,10 +223,10 @@ READERS: dict[str, Make] = {
 }
 #: What took the place of words of a sample, or of all of it, when a reader did otherwise.
 FOUND: dict[str, list[Words]] = {
-    "config": [(b"[1,", b"[" * 3000), (b"2026-01-01", b"!!timestamp x")],
+    "config": [(b"[1,", b"[" * 1000), (b"2026-01-01", b"!!timestamp x")],
     "companion": [(b"", b""), (b'PositionX="0.0"', b'PositionX="-1e308"')],
     "profile": [
-        (b"", b"!!timestamp x: 1\n"), (b"", b"a: " + b"[" * 3000), (b"", b"a: 2026-99-99\n"),
+        (b"", b"!!timestamp x: 1\n"), (b"", b"a: " + b"[" * 1000), (b"", b"a: 2026-99-99\n"),
         (b"0.9", b"[]"), (b"0.9", b"2"), (b"0.9", b".nan"), (b"5", b"maybe"),
     ],
     "slurm use": [(b" User Limits=", b" User Limits=" + b"a " * 50_000)],
