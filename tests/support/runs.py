@@ -27,14 +27,8 @@ from tilewright.phantom.make import PhantomDesign, make_phantom
 REPO = Path(__file__).resolve().parents[2]
 #: The smallest experiment that still has everything real data have.
 SMALL: dict[str, Any] = {
-    "seed": 3,
-    "cycles": 3,
-    "channels": 2,
-    "rows": 2,
-    "cols": 3,
-    "planes": 5,
-    "tile_px": 256,
-    "overlap": 0.15,
+    **{"seed": 3, "cycles": 3, "channels": 2, "rows": 2, "cols": 3},
+    **{"planes": 5, "tile_px": 256, "overlap": 0.15},
 }
 #: The smallest experiment that a workflow runs.
 SMALLER = {"seed": 5, "cycles": 2, "cols": 2, "planes": 3, "tile_px": 224, "empty_tile": False}
@@ -109,16 +103,8 @@ class Run:
         return Run(folder, folder / "config.yaml")
 
     def command(self, *args: str) -> list[str]:
-        return [
-            sys.executable,
-            "-m",
-            "snakemake",
-            *args,
-            "--snakefile",
-            str(REPO / "workflow/Snakefile"),
-            "--configfile",
-            str(self.config),
-        ]
+        files = "--snakefile", str(REPO / "workflow/Snakefile"), "--configfile", str(self.config)
+        return [sys.executable, "-m", "snakemake", *args, *files]
 
     def snakemake(
         self, *args: str, ok: bool = True, env: dict[str, str] | None = None
