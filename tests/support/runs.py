@@ -8,6 +8,7 @@ import csv
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -202,6 +203,11 @@ def make_run(folder: Path, raw: Path | None = None, **design: Any) -> Run:
     (folder / "markers.csv").write_text("\n".join(lines) + "\n")
     (folder / "config.yaml").write_text(CONFIG.format(plan=plan))
     return Run(folder, folder / "config.yaml")
+
+
+def peak_mb(log: Path) -> int:
+    """Return the most memory that a job has held, by its log."""
+    return int(re.findall(r"peak memory (\d+) MB", log.read_text("utf-8"))[-1])
 
 
 def mark_references(markers: Path) -> None:

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tests.conftest import REPO
-from tests.support.job_logs import peak_mb
 from tests.support.phantom_truth import PhantomTruth, mosaic_offset
-from tests.support.runs import LATER, TINY, Run, changed, make_run
+from tests.support.runs import LATER, TINY, Run, changed, make_run, peak_mb
 from tilewright.config.checks import data_size, data_sizes
 from tilewright.config.layout import Layout
 from tilewright.config.load import read_experiment
