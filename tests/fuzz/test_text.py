@@ -224,6 +224,7 @@ READERS: dict[str, Make] = {
 #: What took the place of words of a sample, or of all of it, when a reader did otherwise.
 FOUND: dict[str, list[Words]] = {
     "config": [(b"[1,", b"[" * 1000), (b"2026-01-01", b"!!timestamp x")],
+    "experiment markers.csv": [(b"CD3", b"=1+1")],
     "companion": [(b"", b""), (b'PositionX="0.0"', b'PositionX="-1e308"')],
     "profile": [
         (b"", b"!!timestamp x: 1\n"), (b"", b"a: " + b"[" * 1000), (b"", b"a: 2026-99-99\n"),
