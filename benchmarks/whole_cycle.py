@@ -17,6 +17,7 @@ import argparse
 import contextlib
 import csv
 import math
+import re
 import shutil
 import subprocess
 import tempfile
@@ -25,8 +26,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.support.job_logs import cpu_times_s, peak_mb
-from tests.support.runs import Run, make_run
+from tests.support.runs import Run, make_run, peak_mb
 
 #: Raw voxels of a full cycle, in millions, and the cores it is reckoned for.
 FULL_MVOX = 63 * 1440 * 1920 * 20 * 4 / 1e6
@@ -47,9 +47,15 @@ class Cost:
     def add(self, row: dict[str, str], log: Path) -> None:
         """Add one job, by its log and Snakemake's benchmark table, which lacks up to 30 CPU-s."""
         self.jobs += 1
-        self.cpu_s += sum(cpu_times_s(log))
+        self.cpu_s += cpu_s(log)
         self.longest_s = max(self.longest_s, float(row["s"]))
         self.peak_mb = max(self.peak_mb, peak_mb(log))
+
+
+def cpu_s(log: Path) -> float:
+    """Return the CPU seconds in which a job started and worked, by its log."""
+    times = re.findall(r"CPU time ([\d.]+) s, and ([\d.]+) s to start", log.read_text("utf-8"))
+    return sum(map(float, times[-1]))
 
 
 def costs(run: Run) -> dict[str, Cost]:

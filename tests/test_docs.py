@@ -1,15 +1,13 @@
-"""What `mkdocs build --strict` does not see: what a page begins with, and how the site is cut."""
+"""What `mkdocs build --strict` does not see: whether pages say what the code is."""
 
 import functools
 import json
 import re
 from pathlib import Path
-from typing import Any, get_args
 
 import pytest
-import yaml
 
-from docs import generate, hooks, keys, reason_pictures, tried
+from docs import generate, hooks, keys, reason_pictures
 from snakemake_scheduler_plugin_tilewright import cli as placement
 from snakemake_scheduler_plugin_tilewright.placement.request import SLOWDOWN
 from snakemake_scheduler_plugin_tilewright.placement.status import FEW
@@ -18,7 +16,6 @@ from snakemake_scheduler_plugin_tilewright.slurm import reasons
 from snakemake_scheduler_plugin_tilewright.slurm.query import MOST_QUESTIONS_A_MIN
 from tests.conftest import REPO
 from tilewright import cli
-from tilewright.config.settings import Convention
 from tilewright.quality.metrics import METRICS
 
 PAGES = sorted((REPO / "docs").glob("*.md"))
@@ -35,31 +32,6 @@ _APPS = {"tilewright": cli.app, "tilewright-placement": placement.app}
 
 def text_of(path: str) -> str:
     return (REPO / path).read_text(encoding="utf-8")
-
-
-def parts() -> dict[str, list[Any]]:
-    """Return the pages of the navigation by the name of its part."""
-    loaded = yaml.safe_load(text_of("mkdocs.yml"))
-    return {name: pages for part in loaded["nav"][1:] for name, pages in part.items()}
-
-
-def test_the_first_paragraph_says_what_the_reader_can_do_after_the_page() -> None:
-    for page in PAGES:
-        title, first, *_ = page.read_text(encoding="utf-8").split("\n\n")
-        assert title.startswith("# "), page
-        assert first.startswith("After this page you "), page
-
-
-def test_the_front_page_links_to_every_page_of_the_four_parts_of_the_site() -> None:
-    front = text_of("docs/README.md")
-    headings = [line[3:] for line in front.splitlines() if line.startswith("## ")]
-    assert headings == ["Use it", "Trust it", "Run it on a cluster", "How it works"]
-    assert list(parts()) == headings
-    outside = {place: path for path, place in hooks.PAGES.items()}
-    for page in (page for pages in parts().values() for page in pages):
-        name = page if isinstance(page, str) else next(iter(page.values()))
-        link = f"../{outside[name]}" if name in outside else name
-        assert f"({link}" in front, name
 
 
 def test_pages_are_read_in_minutes() -> None:
@@ -82,11 +54,6 @@ def test_what_is_generated_says_what_the_code_says(page: str) -> None:
     assert text == generate.rewritten(page, text), "run make docs"
     with pytest.raises(ValueError, match=r"marks of .* once"):
         generate.rewritten(page, "# Page without its marks")
-
-
-def test_every_convention_is_described() -> None:
-    assert list(tried.FILES) == sorted(tried.FILES, key=get_args(Convention).index)
-    assert set(tried.FILES) == set(get_args(Convention))
 
 
 def test_pictures_belong_to_reasons_and_are_small() -> None:

@@ -32,15 +32,14 @@ from tests.support.recorded_texts import RELEASES
 from tests.support.tile_tables import write_tiles
 from tilewright.config.config_file import read_config
 from tilewright.config.load import load_experiment
-from tilewright.config.tables import read_markers, read_samples, read_tiles
+from tilewright.config.tables import read_tiles
 from tilewright.errors import ConfigError, TilewrightError
 from tilewright.init.folder import create_experiment
 
 Make = Callable[[Path], Reader]
 MARKERS = b"cycle,channel,marker,reference,emission_nm,exposure_ms,background,remove\n"
-MARKERS += b"1,1,DAPI,TRUE,461,20,,\n1,2,CD3,,525,1.5,CD8,false\n2,1,DAPI_2,true,461,,,\n"
+MARKERS += b"1,1,DAPI,TRUE,461,20,,\n1,2,CD3,,525,1.5,,false\n2,1,DAPI_2,true,461,,,\n"
 MARKERS += b"2,3,CD8,,670,,,TRUE\n"
-SAMPLES = b"sample\traw_dir\tscan\tregion\na\t/tmp\t1\t2\nb\t/tmp\t\t\n"
 TILES = b"sample,cycle,tile,y,x,unit,source,file,use\na,1,r1c1,0,-7.5,um,,a.tif,1\n"
 TILES += b"a,1,2,0,70,px,,,false\n"
 YAML = b"a: &x [1, 2026-01-01]\nb: {c: *x}\n'd': !!float 1\n<<: {e: 0x1f}\n"
@@ -89,8 +88,8 @@ def configuration(name: str) -> Make:
 
     def make(folder: Path) -> Reader:
         (folder / "raw").mkdir()
-        (folder / "markers.csv").write_bytes(MARKERS.replace(b"CD3,,525,1.5,CD8", b"CD3,,525,1.5,"))
-        (folder / "samples.tsv").write_text(f"sample\traw_dir\na\t{folder}/raw\n")
+        (folder / "markers.csv").write_bytes(MARKERS)
+        (folder / "samples.tsv").write_text(f"sample\traw_dir\tscan\na\t{folder}/raw\t1\n")
         write_tiles(folder / "tiles.csv", "a", (1, 2), 2, 2, 0.3, (72, 80))
         keys = {
             **{one.split(".")[0]: f"{folder}/{one}" for one in ("tiles.csv", *TABLES[1:])},
@@ -202,8 +201,6 @@ NAMES, TIMES = "DAPI\nCD3\n", "Cycle,CH1,CH2\n1,10,20.5\n"
 PLACES = "dim = 2\n# x\nC1-a.tif; ; (0.0, 1e1)\nC1-b.tif; ; (50, -1)\n"
 READERS: dict[str, Make] = {
     "config": file("config.yaml", YAML, read_config),
-    "markers": file("markers.csv", MARKERS, read_markers),
-    "samples": file("samples.tsv", SAMPLES, read_samples),
     "tiles": file("tiles.csv", TILES, lambda path: read_tiles(path, ["a"], 0.5)),
     **{f"experiment {name}": configuration(name) for name in TABLES},
     "codex": raw("experiment.json", images(*CYCLE, experiment__json=json.dumps(CODEX))),
@@ -226,10 +223,11 @@ READERS: dict[str, Make] = {
 }
 #: What took the place of words of a sample, or of all of it, when a reader did otherwise.
 FOUND: dict[str, list[Words]] = {
-    "config": [(b"[1,", b"[" * 3000), (b"2026-01-01", b"!!timestamp x")],
+    "config": [(b"[1,", b"[" * 1000), (b"2026-01-01", b"!!timestamp x")],
+    "experiment markers.csv": [(b"CD3", b"=1+1")],
     "companion": [(b"", b""), (b'PositionX="0.0"', b'PositionX="-1e308"')],
     "profile": [
-        (b"", b"!!timestamp x: 1\n"), (b"", b"a: " + b"[" * 3000), (b"", b"a: 2026-99-99\n"),
+        (b"", b"!!timestamp x: 1\n"), (b"", b"a: " + b"[" * 1000), (b"", b"a: 2026-99-99\n"),
         (b"0.9", b"[]"), (b"0.9", b"2"), (b"0.9", b".nan"), (b"5", b"maybe"),
     ],
     "slurm use": [(b" User Limits=", b" User Limits=" + b"a " * 50_000)],

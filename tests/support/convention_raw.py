@@ -54,6 +54,5 @@ _NAMES = {
     "codex": "Cyc{cycle}_reg1/1_{number:05}_Z001_CH{channel}.tif",
     "pattern": "cycle{cycle}/tile_r{row}_c{col}_ch{channel}.tif",
     "ome_tiff": "cycle{cycle}/c{channel}_t{number}.ome.tif",
-    "imagexpress": "cycle{cycle}/p_B02_s{number}_w{channel}.tif",
     "fiji": "cycle{cycle}/C{channel}-t{number}.tif",
 }

@@ -8,6 +8,7 @@ import csv
 import fcntl
 import hashlib
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,14 +28,8 @@ from tilewright.phantom.make import PhantomDesign, make_phantom
 REPO = Path(__file__).resolve().parents[2]
 #: The smallest experiment that still has everything real data have.
 SMALL: dict[str, Any] = {
-    "seed": 3,
-    "cycles": 3,
-    "channels": 2,
-    "rows": 2,
-    "cols": 3,
-    "planes": 5,
-    "tile_px": 256,
-    "overlap": 0.15,
+    **{"seed": 3, "cycles": 3, "channels": 2, "rows": 2, "cols": 3},
+    **{"planes": 5, "tile_px": 256, "overlap": 0.15},
 }
 #: The smallest experiment that a workflow runs.
 SMALLER = {"seed": 5, "cycles": 2, "cols": 2, "planes": 3, "tile_px": 224, "empty_tile": False}
@@ -109,16 +104,9 @@ class Run:
         return Run(folder, folder / "config.yaml")
 
     def command(self, *args: str) -> list[str]:
-        return [
-            sys.executable,
-            "-m",
-            "snakemake",
-            "--snakefile",
-            str(REPO / "workflow/Snakefile"),
-            *args,
-            "--configfile",
-            str(self.config),
-        ]
+        workflow = "--snakefile", str(REPO / "workflow/Snakefile")
+        end = "--configfile", str(self.config)  # takes all words that follow
+        return [sys.executable, "-m", "snakemake", *workflow, *args, *end]
 
     def snakemake(
         self, *args: str, ok: bool = True, env: dict[str, str] | None = None
@@ -216,6 +204,11 @@ def make_run(folder: Path, raw: Path | None = None, **design: Any) -> Run:
     (folder / "markers.csv").write_text("\n".join(lines) + "\n")
     (folder / "config.yaml").write_text(CONFIG.format(plan=plan))
     return Run(folder, folder / "config.yaml")
+
+
+def peak_mb(log: Path) -> int:
+    """Return the most memory that a job has held, by its log."""
+    return int(re.findall(r"peak memory (\d+) MB", log.read_text("utf-8"))[-1])
 
 
 def mark_references(markers: Path) -> None:

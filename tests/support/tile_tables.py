@@ -29,30 +29,20 @@ def grid_places_px(
     return [(str(number), row * y, col * x) for number, (row, col) in places]
 
 
-def grid_rows(
-    rows: int,
-    cols: int,
-    overlap: float,
-    tile_px: int | tuple[int, int],
-    layout: str = "snake_right_down",
-) -> TileRows:
-    """Return the same as rows of one cycle."""
-    return TileRows(
-        [
-            TilePlace(tile, y, x, row=f"tiles.csv, row {tile}")
-            for tile, y, x in grid_places_px(rows, cols, overlap, tile_px, layout)
-        ]
-    )
+def grid_rows(*grid: Any) -> TileRows:
+    """Return the same, of the same arguments, as rows of one cycle."""
+    places = grid_places_px(*grid)
+    return TileRows([TilePlace(name, y, x, row=f"tiles.csv, row {name}") for name, y, x in places])
 
 
 def write_tiles(
     path: Path,
     samples: Iterable[str],
     cycles: Iterable[int],
-    *grid: float | str | tuple[int, int],
+    *grid: Any,
 ) -> None:
     """Write the tiles table of samples whose cycles have one grid, see :func:`grid_places_px`."""
-    places = grid_places_px(*grid)  # type: ignore[arg-type]
+    places = grid_places_px(*grid)
     cycles = list(cycles)
     path.write_text(
         tiles_text(

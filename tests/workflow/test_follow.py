@@ -49,29 +49,15 @@ class Follow:
                 preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
             )
 
-    def until(self, text: str, path: Path | None = None) -> None:
-        """Wait until a text was said, or stands in another file."""
-        where = path or self.said
-        self.until_that(lambda: where.is_file() and text in where.read_text())
+    def until(self, text: str) -> None:
+        """Wait until it printed a text."""
 
-    def until_there(self, pattern: str) -> None:
-        """Wait until the sample has a file."""
-        self.until_that(lambda: [*self.run.sample.glob(pattern)])
-
-    def until_that(self, condition: Callable[[], object]) -> None:
-        def holds() -> object:
-            found = condition()
+        def holds() -> bool:
+            found = text in self.said.read_text()
             assert found or self.process.poll() is None, self.said.read_text()[-6000:]
             return found
 
-        wait_for(holds, _LONGEST_S / BUSY, self.said.read_text()[-6000:])
-
-    def kill(self, *, runs: bool) -> None:
-        """End it without warning, or all that it has started with it."""
-        if runs:
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.kill()
-        self.process.wait()
+        wait_for(holds, _LONGEST_S / BUSY)
 
     def ends(self) -> int:
         return self.process.wait(_LONGEST_S)

@@ -265,7 +265,7 @@ RULES = {
 #: Rules whose work grows with the voxels.
 IMAGE_RULES = frozenset(rule.name for rule in _IMAGE_RULES)
 #: Those of them that run on a GPU when the device is ``gpu``. Small transforms of strips were 1.5
-#: to 10 times slower there (``python -m benchmarks.gpu``, H100 and H200), fits are on the host.
+#: to 10 times slower there (H100 and H200), fits are on the host.
 GPU_RULES = IMAGE_RULES - {"calibrate"}
 
 

@@ -70,10 +70,6 @@ class PhantomDesign:
     """
     blank_cycle: int | None = None
     """In this cycle nothing but the nuclei is stained."""
-    another_tissue_cycle: int | None = None
-    """This cycle shows another section: registration must refuse it."""
-    empty_channel: tuple[int, int] | None = None
-    """(cycle, channel) in which nothing is stained."""
 
     @property
     def step_px(self) -> float:

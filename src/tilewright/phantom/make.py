@@ -81,7 +81,7 @@ class Phantom:
         self.nominal_px = stages[0][0]
         self.true_px = np.stack([true for _, true in stages]) + self._margin
         self.maps = [make_cycle_map(self._rng("map", c), d, c) for c in range(d.cycles)]
-        self.tissue = self._section("tissue")
+        self.tissue = self._section()
         self.presence = [self._presence(cycle) for cycle in range(d.cycles)]
 
     def _rng(self, *key: str | int) -> np.random.Generator:
@@ -92,7 +92,7 @@ class Phantom:
         words = [int.from_bytes(k.encode()[:8], "little") if isinstance(k, str) else k for k in key]
         return [self.design.seed, *words]
 
-    def _section(self, purpose: str) -> Tissue:
+    def _section(self) -> Tissue:
         d = self.design
         half_um = (d.planes - 1) * d.z_step_um / 2
         empty = []
@@ -101,7 +101,7 @@ class Phantom:
             y0, x0 = (int(v + self._margin) - self._margin for v in self.nominal_px[-1])
             empty.append((y0, x0, *d.canvas))
         return make_tissue(
-            self._rng(purpose),
+            self._rng("tissue"),
             d.canvas,
             d.pixel_um,
             tissue_share=d.tissue_share,
@@ -128,33 +128,30 @@ class Phantom:
 
     def _specimen(self, blur: SheetBlur, cycle: int, channel: int) -> Specimen:
         d = self.design
-        another = cycle == d.another_tissue_cycle
-        tissue = self._section("another") if another else self.tissue
         # Nuclei are the same in all cycles.
-        rng = self._rng("stain", 1 if channel == 1 and not another else cycle, channel)
+        rng = self._rng("stain", 1 if channel == 1 else cycle, channel)
         stained = np.zeros(d.canvas, np.float32)
-        blank = d.blank_cycle == cycle and channel > 1
-        if d.empty_channel != (cycle, channel) and not blank:
+        if d.blank_cycle != cycle or channel == 1:
             index = (cycle - 1) * (d.channels - 1) + channel - 2
             marker = None if channel == 1 else MARKERS[index % len(MARKERS)]
             level = d.peak_electrons * (1.0 if marker is None else rng.uniform(0.35, 1.0))
-            stained += stain(rng, tissue, marker) * np.float32(level)
-            stained += self._debris(rng, tissue)
+            stained += stain(rng, self.tissue, marker) * np.float32(level)
+            stained += self._debris(rng)
         light = stained
         if d.autofluorescence:
             level = d.autofluorescence * d.peak_electrons * d.exposure_ms(cycle, channel) / 200
-            own = autofluorescence(self._rng("own", channel), tissue)
+            own = autofluorescence(self._rng("own", channel), self.tissue)
             light = stained + own * np.float32(level)
         # Lost before it is imaged: a hole cut into the image would have sharp edges of haze.
-        where = (tissue.depth_um, self.THICKNESS_UM)
+        where = (self.tissue.depth_um, self.THICKNESS_UM)
         planes = blur.stack(light * self.presence[cycle - 1], *where)
         return Specimen(cycle, channel, planes, partial(blur.projection, stained, *where))
 
-    def _debris(self, rng: np.random.Generator, tissue: Tissue) -> Image:
+    def _debris(self, rng: np.random.Generator) -> Image:
         """Return a few specks of dye so bright that the camera saturates."""
         d = self.design
         spots = np.zeros(d.canvas, np.float32)
-        places = np.argwhere(tissue.mask[::8, ::8] > 0.9) * 8
+        places = np.argwhere(self.tissue.mask[::8, ::8] > 0.9) * 8
         full_well = 65535 / d.gain_counts
         for y, x in places[rng.integers(0, len(places), d.saturated_spots)]:
             spots[y, x] = full_well * rng.uniform(60, 200)

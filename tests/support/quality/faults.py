@@ -6,7 +6,7 @@ and channels. Tiles of raw data count by (row, col) from 0, those of tables as t
 """
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, Concatenate, ParamSpec
 
 import numpy as np
 import tifffile
@@ -20,8 +20,19 @@ Array = NDArray[Any]
 Edit = Callable[[Array], Array]
 Asked = list[tuple[str, int, tuple[str, ...]]]
 Harm = Callable[[Bench], Asked]
+P = ParamSpec("P")
 EDF: Asked = [("edf", 1, ("2",))]
 REGISTERED: Asked = [("register", 2, ())]
+
+
+def fault(harm: Callable[Concatenate[Bench, P], Asked]) -> Callable[P, Harm]:
+    """Return a function that returns the fault of arguments: what does it to a bench."""
+
+    def of(*args: P.args, **kwargs: P.kwargs) -> Harm:
+        return lambda bench: harm(bench, *args, **kwargs)
+
+    return of
+
 
 # Raw tiles
 
@@ -31,27 +42,24 @@ def stitched(bench: Bench, cycle: int = 1, channel: str = "1", **options: Any) -
     return [("stitch", cycle, (channel,))]
 
 
-def raw(cycle: int, channel: str, edit: Edit, tiles: Iterable[int] = range(9)) -> Harm:
-    def harm(bench: Bench) -> Asked:
-        bench.edit_raw(cycle, channel, edit, tiles)
-        bench.calibrate(cycle)
-        return stitched(bench, cycle, channel)
+@fault
+def raw(
+    bench: Bench, cycle: int, channel: str, edit: Edit, tiles: Iterable[int] = range(9)
+) -> Asked:
+    bench.edit_raw(cycle, channel, edit, tiles)
+    bench.calibrate(cycle)
+    return stitched(bench, cycle, channel)
 
-    return harm
 
-
-def exchanged_tiles(first: int, second: int, both: bool) -> Harm:
-    """Return a fault that puts the second tile in the place of the first, and back for ``both``."""
-
-    def harm(bench: Bench) -> Asked:
-        stacks = {tile: bench.stack(1, "1", tile) for tile in (first, second)}
-        bench.edit_raw(1, "1", lambda _: stacks[second], [first])
-        if both:
-            bench.edit_raw(1, "1", lambda _: stacks[first], [second])
-        bench.calibrate(1)
-        return stitched(bench)
-
-    return harm
+@fault
+def exchanged_tiles(bench: Bench, first: int, second: int, both: bool) -> Asked:
+    """Put the second tile in the place of the first, and with ``both`` the first in its place."""
+    stacks = {tile: bench.stack(1, "1", tile) for tile in (first, second)}
+    bench.edit_raw(1, "1", lambda _: stacks[second], [first])
+    if both:
+        bench.edit_raw(1, "1", lambda _: stacks[first], [second])
+    bench.calibrate(1)
+    return stitched(bench)
 
 
 def dimmed(share: float) -> Edit:
@@ -80,15 +88,12 @@ def mirrored_cycle(bench: Bench) -> Asked:
     return [("tile_positions", 2, ()), *stitched(bench, 2)]
 
 
-def plane(edit: Edit) -> Harm:
-    """Return a fault of planes of cycle 1, channel 2, in every tile."""
-
-    def harm(bench: Bench) -> Asked:
-        asked = raw(1, "2", edit)(bench)
-        bench.edf(1, "2")
-        return [*asked, *EDF]
-
-    return harm
+@fault
+def plane(bench: Bench, edit: Edit) -> Asked:
+    """Change planes of cycle 1, channel 2, in every tile."""
+    asked = raw(1, "2", edit)(bench)
+    bench.edf(1, "2")
+    return [*asked, *EDF]
 
 
 def fourth_plane(edit: Callable[[Array], Any]) -> Harm:
@@ -125,10 +130,14 @@ def few_photons(bench: Bench) -> Asked:
 def incomplete_tile(bench: Bench) -> Asked:
     """Lose a plane of the middle tile, which the tiles table leaves out then."""
     bench.raw(1, "1", 4)[2].unlink()
-    bench.leave_out(1, "5")
+    bench.edit_rows("tiles.csv", leave_out)
     bench.manifests()
     bench.calibrate(1)
     return [("tile_positions", 1, ()), *stitched(bench)]
+
+
+def leave_out(row: dict[str, str]) -> dict[str, str]:
+    return {"use": "0"} if (row["cycle"], row["tile"]) == ("1", "5") else {}
 
 
 def started_too_deep(bench: Bench) -> Asked:
@@ -146,15 +155,12 @@ def started_too_deep(bench: Bench) -> Asked:
 # Illumination
 
 
-def estimated(edit: Edit, tiles: Iterable[int] = range(9)) -> Harm:
-    """Return a fault of raw tiles of which the flat-field is estimated."""
-
-    def harm(bench: Bench) -> Asked:
-        bench.edit_raw(1, "2", edit, tiles)
-        bench.calibrate(1)
-        return [("illumination", 1, ("2",))]
-
-    return harm
+@fault
+def estimated(bench: Bench, edit: Edit, tiles: Iterable[int] = range(9)) -> Asked:
+    """Change raw tiles of which the flat-field is estimated."""
+    bench.edit_raw(1, "2", edit, tiles)
+    bench.calibrate(1)
+    return [("illumination", 1, ("2",))]
 
 
 def offset_too_high(bench: Bench) -> Asked:
@@ -192,16 +198,13 @@ def blurred_tiles(bench: Bench) -> Asked:
     return [("tile_positions", 1, ())]
 
 
-def edges(edit: Callable[[Edges], object]) -> Harm:
-    """Return a fault of the overlaps of cycle 1."""
-
-    def harm(bench: Bench) -> Asked:
-        table = read_edges(bench.path("edges"))
-        edit(table)
-        write_table(bench.path("edges"), {SAMPLE: table})
-        return [("tile_positions", 1, ())]
-
-    return harm
+@fault
+def edges(bench: Bench, edit: Callable[[Edges], object]) -> Asked:
+    """Change the overlaps of cycle 1."""
+    table = read_edges(bench.path("edges"))
+    edit(table)
+    write_table(bench.path("edges"), {SAMPLE: table})
+    return [("tile_positions", 1, ())]
 
 
 def given_up(edges: Edges) -> None:
@@ -211,28 +214,23 @@ def given_up(edges: Edges) -> None:
     edges.log10_chance[4:] = -9.0
 
 
-def positions(column: str, tiles: Iterable[int], value: float) -> Harm:
-    """Return a fault that adds a value to a column of some tiles of cycle 1."""
-
-    def harm(bench: Bench) -> Asked:
-        table = read_positions(bench.path("positions"))
-        for tile in tiles:
-            getattr(table, column)[tile] += value
-        write_table(bench.path("positions"), {SAMPLE: table})
-        return [("tile_positions", 1, ())]
-
-    return harm
+@fault
+def positions(bench: Bench, column: str, tiles: Iterable[int], value: float) -> Asked:
+    """Add a value to a column of some tiles of cycle 1."""
+    table = read_positions(bench.path("positions"))
+    for tile in tiles:
+        getattr(table, column)[tile] += value
+    write_table(bench.path("positions"), {SAMPLE: table})
+    return [("tile_positions", 1, ())]
 
 
 # Stacks
 
 
-def optics(stage: str, numerical_aperture: float) -> Harm:
-    def harm(bench: Bench) -> Asked:
-        getattr(bench, stage)(1, "1", numerical_aperture=numerical_aperture)
-        return [(stage, 1, ("1",))]
-
-    return harm
+@fault
+def optics(bench: Bench, stage: str, numerical_aperture: float) -> Asked:
+    getattr(bench, stage)(1, "1", numerical_aperture=numerical_aperture)
+    return [(stage, 1, ("1",))]
 
 
 # In-focus planes and what is made of them
@@ -240,8 +238,8 @@ def optics(stage: str, numerical_aperture: float) -> Harm:
 
 def exchanged_in_cycle(bench: Bench) -> Asked:
     stacks = {c: bench.pixels("edf", 2, c) for c in ("1", "2")}
-    bench.edit_mosaic("edf", 2, "1", lambda _: stacks["2"])
-    bench.edit_mosaic("edf", 2, "2", lambda _: stacks["1"])
+    bench.edit_plane(2, "1", lambda _: stacks["2"])
+    bench.edit_plane(2, "2", lambda _: stacks["1"])
     bench.register()
     return REGISTERED
 
@@ -256,15 +254,12 @@ def stained_background(bench: Bench) -> Asked:
 # Registration
 
 
-def nuclei(edit: Edit) -> Harm:
-    """Return a fault of the plane (1, y, x) by which cycle 2 is registered."""
-
-    def harm(bench: Bench) -> Asked:
-        bench.edit_mosaic("edf", 2, "1", edit)
-        bench.register()
-        return REGISTERED
-
-    return harm
+@fault
+def nuclei(bench: Bench, edit: Edit) -> Asked:
+    """Change the plane (1, y, x) by which cycle 2 is registered."""
+    bench.edit_plane(2, "1", edit)
+    bench.register()
+    return REGISTERED
 
 
 def negative(plane: Array) -> Array:

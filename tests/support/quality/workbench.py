@@ -22,8 +22,8 @@ import tifffile
 import yaml
 from numpy.typing import NDArray
 
-from tests.support.runs import Run, make_run
-from tests.support.tile_tables import tiles_text
+from tests.support.mosaics import write_mosaic
+from tests.support.runs import SMALL, Run, make_run
 from tilewright.config.checks import check_raw
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
@@ -34,13 +34,14 @@ from tilewright.io.results.illumination import (
     read_illumination,
     write_illumination,
 )
-from tilewright.io.results.mosaic import create_mosaic, open_mosaic
+from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.positions import read_positions
 from tilewright.kernels.backend import cpu_backend
 from tilewright.phantom.design import PhantomDesign
 from tilewright.phantom.files import tile_path
 from tilewright.quality.evaluate import evaluate_stage, read_qc
 from tilewright.quality.results import QcResult
+from tilewright.runtime.files import csv_text
 from tilewright.stages.calibrate.cycle import calibrate
 from tilewright.stages.deconvolve.stack import deconvolve
 from tilewright.stages.edf.plane import edf_plane
@@ -53,44 +54,20 @@ from tilewright.stages.tile_positions.locate import write_located
 
 #: 3 x 3 tiles, so that the middle one has four neighbours and both kinds of borders.
 DESIGN: dict[str, Any] = {
-    "seed": 5,
-    "cycles": 2,
-    "channels": 2,
-    "rows": 3,
-    "cols": 3,
-    "planes": 5,
-    "tile_px": 200,
-    "overlap": 0.15,
-    "empty_tile": False,
-    "tissue_share": 0.7,
-    "lost_share": 0.0,
+    **{**SMALL, "seed": 5, "cycles": 2, "rows": 3, "tile_px": 200},
+    **{"empty_tile": False, "tissue_share": 0.7, "lost_share": 0.0},
 }
 SAMPLE = "tonsil"
 CHUNK_PX = 192
 CYCLES, CHANNELS = (1, 2), ("1", "2")
-#: Inputs of the quality stages to the name of the file in the layout.
-OF_CHANNELS = {
-    "mosaic": "stitch",
-    "deconvolved": "deconvolve", "plane": "edf", "height": "height",
-}  # fmt: skip
-#: Stages to the property of the layout that is their mosaic.
-MADE_BY = {
+#: Stages to the property of the layout that is their mosaic, and inputs that it names otherwise.
+PROPERTIES = {
     "stitch": "mosaic", "deconvolve": "deconvolved_mosaic", "edf": "plane",
-    "resample": "registered_cycle",
+    "resample": "registered_cycle", "deconvolved": "deconvolved_mosaic",
+    "numbers": "illumination_json", "moving": "plane",
 }  # fmt: skip
-OF_CYCLE = {"numbers": "illumination_json"} | {
-    name: name
-    for name in (
-        "flat",
-        "dark",
-        "manifest",
-        "positions",
-        "edges",
-        "transform",
-        "subtraction",
-    )
-}
-ASKED = {
+#: Inputs of the quality stages.
+INPUTS = {
     "illumination": "flat dark numbers",
     "tile_positions": "positions edges manifest numbers",
     "stitch": "mosaic flat dark numbers positions",
@@ -118,7 +95,7 @@ class Bench:
 
     def path(self, name: str, cycle: int = 1, channel: str = "1") -> Path:
         """Return the file of a property of the layout, or the mosaic that a stage makes."""
-        template = getattr(Layout(str(self.run.results)), MADE_BY.get(name, name))
+        template = getattr(Layout(str(self.run.results)), PROPERTIES.get(name, name))
         return Path(template.format(sample=SAMPLE, cycle=cycle, channel=channel))
 
     # Stages
@@ -245,18 +222,11 @@ class Bench:
         tokens = list(channels)
         out = self.run.folder / f"{stage}.json"
         markers = [self.experiment.channel(cycle, token).marker for token in tokens]
-        one = {name: self.path(template, cycle) for name, template in OF_CYCLE.items()}
-        every: dict[str, Any] = {
-            **{n: [self.path(t, cycle, c) for c in tokens] for n, t in OF_CHANNELS.items()},
-            **one,
-            "reference": self.path("edf", 1, "1"),
-            "moving": self.path("edf", cycle, "1"),
-        }
         nothing = mock.patch(f"tilewright.quality.stages.{stage}.draw")
         with contextlib.nullcontext() if drawn else nothing:
             evaluate_stage(
                 stage,
-                {name: every[name] for name in ASKED[stage].split()},
+                {name: self._input(name, cycle, tokens) for name in INPUTS[stage].split()},
                 out,
                 out.with_suffix(".png"),
                 sample=SAMPLE,
@@ -265,35 +235,34 @@ class Bench:
             )
         return list(read_qc(out).items)
 
+    def _input(self, name: str, cycle: int, channels: Iterable[str]) -> Path | list[Path]:
+        """Return an input of a quality stage: a file for each channel, or one of the cycle."""
+        if name in ("mosaic", "deconvolved", "plane", "height"):
+            return [self.path(name, cycle, channel) for channel in channels]
+        return self.path("plane") if name == "reference" else self.path(name, cycle)
+
+    # Damage
+
+    def edit_rows(self, table: str, change: Callable[[dict[str, str]], dict[str, str]]) -> None:
+        """Change the rows of a table; ``change`` returns the new values of a row."""
+        path = self.run.folder / table
+        with path.open(newline="") as stream:
+            rows = [{**row, **change(row)} for row in csv.DictReader(stream)]
+        path.write_text(csv_text([*rows[0]], rows))
+        self.__dict__.pop("experiment", None)
+
     def set_background(
         self, backgrounds: Mapping[str, str], exposures_ms: Mapping[str, float] | None = None
     ) -> None:
         """Write backgrounds, and exposure times, of some markers into the table."""
-        path = self.run.folder / "markers.csv"
-        with path.open(newline="") as stream:
-            rows = list(csv.DictReader(stream))
-        for row in rows:
-            row["background"] = backgrounds.get(row["marker"], row.get("background", ""))
-            known = row.get("exposure_ms", 200)
-            row["exposure_ms"] = str((exposures_ms or {}).get(row["marker"], known))
-        with path.open("w", newline="") as stream:
-            writer = csv.DictWriter(stream, rows[0])
-            writer.writeheader()
-            writer.writerows(rows)
-        self.__dict__.pop("experiment", None)
+        exposures_ms = exposures_ms or {}
 
-    def leave_out(self, cycle: int, tile: str) -> None:
-        """Write into the tiles table that a tile is not used."""
-        path = self.run.folder / "tiles.csv"
-        with path.open(newline="") as stream:
-            rows = list(csv.DictReader(stream))
-        for row in rows:
-            if (row["cycle"], row["tile"]) == (str(cycle), tile):
-                row["use"] = "0"
-        path.write_text(tiles_text(rows))
-        self.__dict__.pop("experiment", None)
+        def change(row: dict[str, str]) -> dict[str, str]:
+            background = backgrounds.get(row["marker"], row.get("background", ""))
+            exposure_ms = exposures_ms.get(row["marker"], row.get("exposure_ms", 200))
+            return {"background": background, "exposure_ms": str(exposure_ms)}
 
-    # Damage
+        self.edit_rows("markers.csv", change)
 
     def raw(self, cycle: int, channel: str, tile: int) -> list[Path]:
         """Return the raw planes of a tile; tiles count by (row, col), from 0."""
@@ -318,19 +287,11 @@ class Bench:
                 tifffile.imwrite(path, plane.astype(np.uint16), metadata=None)
         self.manifests()
 
-    def edit_mosaic(
-        self, template: str, cycle: int, channel: str, edit: Edit, **attributes: Any
-    ) -> None:
-        """Change the pixels (z, y, x) of a mosaic; other attributes than those given stay."""
-        old = open_mosaic(self.path(template, cycle, channel))
-        pixels = edit(old.read())
-        if old.dtype.kind == "u":
-            pixels = np.clip(np.rint(pixels), 0, 65535)
-        with create_mosaic(
-            old.path, pixels.shape, old.dtype, old.chunk_px, old.voxel_um, old.path.stem,
-            attributes={**old.attributes, **attributes},
-        ) as writer:  # fmt: skip
-            writer.write(0, 0, 0, pixels.astype(old.dtype))
+    def edit_plane(self, cycle: int, channel: str, edit: Edit) -> None:
+        """Change the pixels (1, y, x) of an in-focus plane."""
+        old = open_mosaic(self.path("edf", cycle, channel))
+        pixels = np.clip(np.rint(edit(old.read())), 0, 65535).astype(np.uint16)
+        write_mosaic(old.path, pixels, old.chunk_px, old.voxel_um, **old.attributes)
 
     def copy(self, folder: Path) -> Bench:
         """Return a copy whose images are hard links."""
