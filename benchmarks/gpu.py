@@ -1,6 +1,6 @@
 """Every kernel that a rule runs on a GPU, there and on the CPU: whether they agree, and times.
 
-``python -m benchmarks.gpu [--px 1024] [--planes 20] [--strips 64] [--repeats 5]`` makes its data
+``python -m benchmarks.gpu [--px 1024] [--planes 20] [--repeats 5]`` makes its data
 on the spot and returns 1 where devices disagree. A kernel is repeated until 3 s have passed, at
 most, which keeps the whole below 10 minutes. Copies of 512 MB and FFTs of the kernels' own
 size are timed first, in the same run. A kernel's bound is the time in which the device copies the
@@ -84,7 +84,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--px", type=int, default=1024)
     parser.add_argument("--planes", type=int, default=20)
-    parser.add_argument("--strips", type=int, default=64)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--copy-b", type=int, default=COPY_B)
     options = parser.parse_args()
@@ -94,7 +93,7 @@ def main() -> int:
     print(f"the device copies {limits.bytes_per_s / 1e9:.0f} GB/s; CPU: {cores} cores")
     print(f"{'kernel':34}{'GPU ms':>9}{'CPU ms':>9}{'ratio':>7}{'differ':>9}{'of bound':>10}")
     cycle_s, wrong = 0.0, 0
-    data = (options.px, options.planes, options.strips)
+    data = (options.px, options.planes)
     made = (chain(cases(b, *data), cases_of_rules(b, *data[:2])) for b in (gpu, cpu))
     for one, other in zip(*made, strict=True):
         first, second = (np.asarray(b.to_numpy(c.run()), np.float64)

@@ -27,7 +27,6 @@ from tilewright.kernels.edf.wiener_plane import WienerPlane
 from tilewright.kernels.noise import NoiseModel
 from tilewright.kernels.register.warp import Transform, displacement, sample
 from tilewright.kernels.stitch.blending import fuse, make_correction, tile_span
-from tilewright.kernels.tile_positions.phase_correlation import correlate_strips
 
 OPTICS, VOXEL_UM = Optics(0.75, 668, 1.0, 1.44), (1.5, 0.377, 0.377)
 NOISE, PEDESTAL = NoiseModel(1.0, 2.0), 100.0
@@ -71,7 +70,7 @@ def tissue(px: int, planes: int) -> np.ndarray[Any, np.dtype[np.float32]]:
     return np.asarray(np.clip(np.rint(counts), 0, 65535), np.float32)
 
 
-def cases(backend: Backend, px: int, planes: int, strips: int) -> Iterator[Case]:
+def cases(backend: Backend, px: int, planes: int) -> Iterator[Case]:
     """Yield all kernels, with their data on the backend."""
     counts = tissue(px, planes)
     stack = backend.asarray(counts)
@@ -84,7 +83,6 @@ def cases(backend: Backend, px: int, planes: int, strips: int) -> Iterator[Case]
     )  # fmt: skip
     yield _fuse(backend, counts)
     yield _warp(backend, counts[planes // 2])
-    yield _strips(backend, strips)
 
 
 def _richardson_lucy(backend: Backend, counts: Any) -> Case:
@@ -166,17 +164,3 @@ def _warp(backend: Backend, plane: Any) -> Case:
         return sample(backend, image, (0, 0), (px, px), shift, (0, 0))[0]
 
     return Case("warp", run, 2 * 4.0 * px * px, tolerance=1e-2)
-
-
-def _strips(backend: Backend, strips: int) -> Case:
-    rng = np.random.default_rng(3)
-    wide = ndimage.gaussian_filter(rng.standard_normal((strips, 1024, 136)), (0, 1.5, 1.5))
-    wide = 100 + 500 * np.clip(wide / wide.std(), 0, None)
-    a, b = (backend.asarray(wide[:, 4 : 4 + 1000, x : x + 128]) for x in (0, 5))
-    expected = np.zeros((strips, 2))
-    ffts = ((3 * strips, (1024, 256)),)
-    return Case(
-        f"phase correlation of {strips} strips",
-        lambda: backend.asarray(correlate_strips(backend, a, b, expected, 12.0, 1.0).shift_px),
-        2 * 4.0 * a.size, ffts,
-    )  # fmt: skip

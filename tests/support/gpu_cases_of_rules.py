@@ -21,8 +21,6 @@ from tilewright.kernels.deconvolve.thinning import choose_iterations, measure_ca
 from tilewright.kernels.edf.channel_model import object_power
 from tilewright.kernels.edf.focus import sum_projection
 from tilewright.kernels.edf.wiener_plane import remove_grain
-from tilewright.kernels.illumination.binning import bin_tile, enlarge
-from tilewright.kernels.illumination.overlap_cells import measure_cells, overlapping_pairs
 from tilewright.kernels.noise import photon_transfer
 from tilewright.kernels.register.alignment import bandpass_sqrt, coarse_alignment, grey_levels
 from tilewright.kernels.register.background import subtract
@@ -34,14 +32,6 @@ from tilewright.kernels.register.block_shifts import (
 )
 from tilewright.kernels.register.warp import Transform, warp
 from tilewright.kernels.stitch.blending import fuse, make_correction, tile_span
-from tilewright.kernels.tile_positions.displacements import (
-    choose_sigma,
-    flatten,
-    measure_overlaps,
-)
-from tilewright.kernels.tile_positions.overlap_strips import plan_strips
-from tilewright.kernels.tile_positions.stage_map import displaced_tiles, fit_stage_map
-from tilewright.kernels.tile_positions.tile_layout import rank_grids
 
 #: Tiles in rows and columns that overlap by a fifth.
 ROWS, COLUMNS, TILE_PX, STEP_PX = 3, 4, 192, 154
@@ -50,8 +40,6 @@ ROWS, COLUMNS, TILE_PX, STEP_PX = 3, 4, 192, 154
 def cases_of_rules(backend: Backend, px: int, planes: int) -> Iterator[Case]:
     """Yield the kernels by rule, in the order of the workflow, with their data on the backend."""
     counts, grid = tissue(px, planes), _Grid.made()
-    yield from _illumination(backend, counts, grid)
-    yield from _tile_positions(backend, grid)
     yield _fused(backend, grid)
     yield _thinning(backend, counts)
     yield from _surveys(backend, counts)
@@ -82,64 +70,6 @@ class _Grid:
         where = np.stack([v.ravel() for v in np.mgrid[:ROWS, :COLUMNS]], axis=1) * STEP_PX
         tiles = np.stack([light[y : y + TILE_PX, x : x + TILE_PX] for y, x in where])
         return cls(rng.poisson(tiles).astype(np.float32), where.astype(np.float64))
-
-    def strips(self) -> tuple[list[Any], list[Any], list[Any]]:
-        plans = plan_strips(self.position_px, (TILE_PX, TILE_PX), 8.0)
-        firsts, seconds = ([
-            np.stack([self.tiles[t, y : y + plan.shape[0], x : x + plan.shape[1]]
-                      for t in plan.pairs[:, side]])
-            for plan in plans for y, x in [(plan.origin_a, plan.origin_b)[side]]
-        ] for side in (0, 1))  # fmt: skip
-        return plans, firsts, seconds
-
-
-def _illumination(backend: Backend, counts: Any, grid: _Grid) -> Iterator[Case]:
-    raw = backend.asarray(counts[0].astype(np.uint16), dtype=None)
-    yield _case("bin a tile", lambda: bin_tile(backend, raw, 8)[0], raw)
-    field = backend.asarray(counts[0, ::8, ::8])
-    yield _case(
-        "enlarge a flat-field", lambda: enlarge(backend, field, counts.shape[1:], 8), field, part=64
-    )
-    tiles, shape = backend.asarray(grid.tiles), (TILE_PX, TILE_PX)
-    pairs = overlapping_pairs(grid.position_px, shape, 8.0)
-    yield _case("cells in overlaps", lambda: measure_cells(
-        backend, tiles, tiles < 60000, grid.position_px, pairs, shape_px=shape, factor=1, cell=8,
-    ).second, tiles, part=0.0)  # fmt: skip
-
-
-def _tile_positions(backend: Backend, grid: _Grid) -> Iterator[Case]:
-    plans, firsts, seconds = grid.strips()
-    one = firsts[0]
-
-    def cleaned() -> Any:
-        strips = one.copy()
-        flatten(backend, strips)
-        return strips
-
-    yield _case("flatten strips", cleaned, one)
-    yield _case(
-        "width of the filter",
-        lambda: np.array([choose_sigma(backend, plans, firsts, seconds)]), one,
-    )  # fmt: skip
-    yield _case(
-        "displacements of overlaps",
-        lambda: measure_overlaps(backend, plans, firsts, seconds, 1.5).displacement_px, grid.tiles,
-    )  # fmt: skip
-    tiles = backend.asarray(grid.tiles)
-    numbers = np.arange(ROWS * COLUMNS)
-    yield _case("rank grids", lambda: np.array(
-        [grid.votes for grid in rank_grids(backend, tiles, [(ROWS, COLUMNS)], numbers)]
-    ), tiles)  # fmt: skip
-    mirrored = grid.position_px * [1.0, -1.0]
-    yield _case("map of the stage", lambda: _matrix(backend, tiles, mirrored), tiles)
-
-
-def _matrix(backend: Backend, tiles: Any, nominal_px: Any) -> Any:
-    found = fit_stage_map(backend, tiles, nominal_px)
-    if found is None:
-        return np.zeros((2, 2))
-    off = displaced_tiles(backend, tiles, nominal_px, found)
-    return np.concatenate([found.matrix, *(px[None] for px in off.values())])
 
 
 def _fused(backend: Backend, grid: _Grid) -> Case:
