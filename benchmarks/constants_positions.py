@@ -15,7 +15,6 @@ from numpy.typing import NDArray
 
 from benchmarks.scenes.positions import NULL_KINDS, WEAK_KINDS, Grid, mosaic, null_grid, weak_grid
 from tests.support.illuminate import place_tiles
-from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.tile_positions.stage_map import fit_stage_map
 from tilewright.kernels.tile_positions.tile_layout import rank_grids
 from tilewright.stages.tile_positions.locate import TileLocations
@@ -25,16 +24,13 @@ Floats = NDArray[np.float64]
 _PACKAGE = "tilewright.kernels.tile_positions"
 _NAMES = {
     "overlap_strips": "MIN_OVERLAP_PX _WIDEST",
-    "displacements": "SIGMAS_PX _ENOUGH _WIDEST _PROBES SMOOTH_PX _FLAT_PX2 _BEYOND_PX "
-    "_LEAST_SCORE",
-    "phase_correlation": "_PEAKS",
-    "correlation_peak": "MIN_OVERLAP_PX SCORE_DIGITS FLAT _CLIMB_STEPS _NEWTON_STEPS _TAPER_PX",
-    "false_match": "_TAIL _PRIOR_PEAKS _OBJECT_PX _LARGE_OBJECT _ALIKE _ALIKE_DEVIATIONS _CAUTION "
-    "_ABOVE_ALL LEAST",
+    "displacements": "SIGMAS_PX _ENOUGH _WIDEST _PROBES SMOOTH_PX _FLAT_PX2",
+    "strip_correlation": "MIN_OVERLAP_PX _FLAT _NEWTON_STEPS _TAPER_PX",
+    "false_match": "_TAIL _PRIOR_PEAKS _OBJECT_PX _LARGE_OBJECT _CAUTION _ABOVE_ALL LEAST",
     "position_solve": "FALSE_MATCH_PROBABILITY _SKEW _OVERCONFIDENCE _PRIOR_RESIDUALS "
-    "_STAGE_PRIOR _FLOOR_PX _ROUNDS",
-    "edge_acceptance": "_LEAST_CERTAIN _ASTRAY _OPPORTUNITIES _FINEST_PX",
-    "neighbour_pairs": "_SIGMA_PX _REACH OVERLAPS CLEAR",
+    "_STAGE_PRIOR _ROUNDS",
+    "edge_acceptance": "_LEAST_CERTAIN _ASTRAY",
+    "neighbour_pairs": "_REACH OVERLAPS CLEAR",
     "stage_map": "_PAIRS _SURE _MOST _ALIKE",
 }
 #: Module and name of every constant on which positions may depend; not what costs time or memory
@@ -88,11 +84,11 @@ def _layout(grid: Grid, overlap: float) -> dict[str, float]:
     Of a stage whose axes are swapped and whose overlap is stated as 0.15.
     """
     images = grid.tiles.stack[:, 0].astype(np.float32)
-    ranked = rank_grids(cpu_backend(1), images, [(_SIDE, _SIDE)], np.arange(_SIDE**2))
+    ranked = rank_grids(images, [(_SIDE, _SIDE)], np.arange(_SIDE**2))
     score = {one.layout: one.votes for one in ranked}
     right = score.pop("raster_right_down")
     steps = np.stack([grid.tiles.col, grid.tiles.row], axis=1).astype(np.float64)
-    found = fit_stage_map(cpu_backend(1), images, 0.85 * _SIZE * steps)
+    found = fit_stage_map(images, 0.85 * _SIZE * steps)
     error = float("nan")
     if found is not None:
         true = (1 - overlap) / 0.85 * np.array([[0.0, 1.0], [1.0, 0.0]])
@@ -114,7 +110,7 @@ def evaluate() -> dict[str, float]:
     right = missed = false = 0
     least, scores = 0.0, dict[str, float]()
     for scene, grid in _grids():
-        found = place_tiles(grid.tiles, cpu_backend(1))
+        found = place_tiles(grid.tiles)
         used = found.edges.accepted
         near = (_edge_errors(grid, found) <= _WRONG_PX) & (scene != "none")
         right, missed = right + int(near.sum()), missed + int((near & ~used).sum())

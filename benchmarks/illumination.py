@@ -19,7 +19,6 @@ from benchmarks.truth_tiles import OFFSET_COUNTS, SHARED, FileTiles, truth_set
 from tests.support.illuminate import estimate_illumination
 from tests.support.illumination_truth import relative_rmse
 from tilewright.io.results.positions import Positions
-from tilewright.kernels.backend import cpu_backend
 
 BAR = 0.007
 PEER = """
@@ -62,9 +61,7 @@ def measure(data: Path, peer_python: str | None) -> bool:
     for label, known in (("overlaps", places), ("tiles alone", None)):
         for offset in (OFFSET_COUNTS, None):
             wall, cpu = time.perf_counter(), time.process_time()
-            found, numbers = estimate_illumination(
-                tiles, known, backend=cpu_backend(2), offset_counts=offset
-            )
+            found, numbers = estimate_illumination(tiles, known, workers=2, offset_counts=offset)
             wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
             errors.append(relative_rmse(found.flat, truth))
             offset_is = "given" if offset is not None else f"found {numbers['offset_counts']:g}"

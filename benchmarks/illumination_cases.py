@@ -23,7 +23,6 @@ from tests.support.illumination_truth import (
     stripes,
     vignette,
 )
-from tilewright.kernels.backend import cpu_backend
 from tilewright.quality.metrics import METRICS
 
 SIZE = 256
@@ -102,7 +101,7 @@ def main() -> int:
                 made["dark"] = made["dark"]()
             tiles, places = make_tiles(truth, seed, **made)
             start = time.process_time()
-            found, numbers = estimate_illumination(tiles, places, backend=cpu_backend(1))
+            found, numbers = estimate_illumination(tiles, places)
             seconds = time.process_time() - start
             before = relative_rmse(np.ones_like(truth), truth)
             after = relative_rmse(found.flat, truth)

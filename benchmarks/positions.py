@@ -21,7 +21,6 @@ from scipy import ndimage
 from benchmarks.truth_tiles import SETS, SHARED, FileTiles, Floats, truth_set
 from tests.support.illuminate import place_tiles
 from tests.support.tile_configuration import read_tile_configuration
-from tilewright.kernels.backend import cpu_backend
 from tilewright.stages.tile_positions.locate import TileLocations
 
 BARS = {"syn10": "rmse <= 0.06, edge <= 0.04, <= 1.5 s, >= 5x faster"}
@@ -55,7 +54,7 @@ def timed(tiles: FileTiles) -> tuple[TileLocations, float]:
     best = np.inf
     for _ in range(5):
         start = time.perf_counter()
-        located = place_tiles(tiles, cpu_backend(2))
+        located = place_tiles(tiles, workers=2)
         best = min(best, time.perf_counter() - start)
     return located, best
 

@@ -23,7 +23,7 @@ with (
         [open_scan(manifests, channel) for channel in params.channels],
         list(params.channels).index(params.reference_channel),
         list(zip(*given, strict=True)),
-        backend=backend,
+        workers=backend.workers,
         scratch=scratch,
         **params.options,
     )

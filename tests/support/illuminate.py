@@ -5,9 +5,8 @@ from typing import Any
 
 from tilewright.io.results.illumination import Illumination
 from tilewright.io.results.positions import Positions
-from tilewright.kernels.backend import Backend
 from tilewright.kernels.tile_positions.overlap_strips import plan_strips
-from tilewright.stages.calibrate.channel_reading import read_channel, strip_allocator
+from tilewright.stages.calibrate.channel_reading import read_channel
 from tilewright.stages.illumination.binned_tiles import TileMeasures, measure_tiles
 from tilewright.stages.illumination.estimate import estimate_channels
 from tilewright.stages.tile_positions.locate import TileLocations, locate
@@ -16,8 +15,8 @@ from tilewright.stages.tile_source import TileSource
 
 def place_tiles(
     tiles: TileSource,
-    backend: Backend,
     *,
+    workers: int = 1,
     max_shift_px: float | None = None,
     planes: int = 5,
     scratch: Path | None = None,
@@ -25,30 +24,31 @@ def place_tiles(
 ) -> TileLocations:
     """Find the positions of the tiles of one sample."""
     plans = plan_strips(tiles.nominal_px, (tiles.shape[1], tiles.shape[2]), max_shift_px)
-    reading = read_channel(backend, tiles, plans, planes=planes, scratch=scratch)
-    allocate = strip_allocator(plans, scratch)
+    reading = read_channel(tiles, plans, workers=workers, planes=planes, scratch=scratch)
     strips = plans, reading.firsts, reading.seconds
-    (found,) = locate(tiles, *strips, backend=backend, allocate=allocate, **options).values()
+    (found,) = locate(tiles, *strips, workers=workers, **options).values()
     return found
 
 
 def measure(
     tiles: TileSource,
     positions: Positions | None,
-    backend: Backend,
     planes: int = 5,
     saturation_counts: float | None = None,
+    workers: int = 1,
 ) -> TileMeasures:
     """Measure what the flat-field of a channel is estimated from."""
-    reading = read_channel(backend, tiles, [], planes=planes, saturation_counts=saturation_counts)
-    return measure_tiles(backend, reading.binned, positions)
+    reading = read_channel(
+        tiles, [], workers=workers, planes=planes, saturation_counts=saturation_counts
+    )
+    return measure_tiles(reading.binned, positions)
 
 
 def estimate_illumination(
     tiles: TileSource,
     positions: Positions | None,
     *,
-    backend: Backend,
+    workers: int = 1,
     flat_file: str | Path | None = None,
     dark_file: str | Path | None = None,
     planes: int = 5,
@@ -56,7 +56,7 @@ def estimate_illumination(
     **options: Any,
 ) -> tuple[Illumination, dict[str, Any]]:
     """Do what ``estimate_channels`` does for a cycle of one channel."""
-    measures = measure(tiles, positions, backend, planes, saturation_counts)
+    measures = measure(tiles, positions, planes, saturation_counts, workers)
     files = [(flat_file, dark_file)]
-    (estimate,) = estimate_channels([measures], files, backend=backend, **options)
+    (estimate,) = estimate_channels([measures], files, **options)
     return estimate

@@ -192,7 +192,6 @@ def _check_pixels(
 def _stage_problem(experiment: Experiment, sample: Sample, cycle: int, table: Manifest) -> str:
     """Return how overlaps contradict the positions of a cycle, "" where they do not."""
     from tilewright.io.inputs.tiles import tiles_of
-    from tilewright.kernels.backend import cpu_backend
     from tilewright.stages.tile_positions.stage_check import stage_problem
 
     raw_dir = str(sample.raw_dir.resolve())
@@ -201,9 +200,7 @@ def _stage_problem(experiment: Experiment, sample: Sample, cycle: int, table: Ma
         return ""
     shift_px = experiment.settings.tile_positions.max_shift_px
     try:
-        problem = stage_problem(
-            tiles, backend=cpu_backend(2), max_shift_px=None if shift_px == "auto" else shift_px
-        )
+        problem = stage_problem(tiles, max_shift_px=None if shift_px == "auto" else shift_px)
     except RawDataError as error:
         return str(error)
     return f"cycle {cycle}: {problem}" if problem else ""

@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from tilewright.init.scan_order import places_of_numbers
 from tilewright.init.tile_set import GridOptions, PlacedTiles, Places, TileSet
-from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.tile_positions.stage_map import StageMap, fit_stage_map
 from tilewright.stages.tile_positions.stage_check import (
     describe,
@@ -125,7 +124,7 @@ def _fit(placed: PlacedTiles) -> StageMap | None:
     if isinstance(images, str):
         return None
     index = middle_tiles(placed.yx_px)
-    found = fit_stage_map(cpu_backend(2), images[index], placed.yx_px[index] / placed.factor)
+    found = fit_stage_map(images[index], placed.yx_px[index] / placed.factor)
     return found if found and found.sure else None
 
 
@@ -272,7 +271,7 @@ def _problem(placed: PlacedTiles) -> str:
     names = [tiles.names[k] for k in index]
     searched = searched_px(tiles.shape_px)
     return overlaps_problem(
-        tiles.images[index], placed.yx_px[index], names, tiles.shape_px, cpu_backend(2), searched
+        tiles.images[index], placed.yx_px[index], names, tiles.shape_px, searched
     )
 
 

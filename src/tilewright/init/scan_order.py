@@ -5,7 +5,6 @@ from collections.abc import Iterator
 import numpy as np
 
 from tilewright.init.tile_set import GridOptions, PlacedTiles, Places
-from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.tile_positions.tile_layout import is_sure, rank_grids
 from tilewright.kernels.tile_positions.tile_order import tile_places
 from tilewright.runtime.text import few
@@ -31,7 +30,7 @@ def places_of_numbers(placed: PlacedTiles, stated: GridOptions) -> Places:
     ranked = []
     if not isinstance(images, str) and (fits or not gaps):
         sizes = dict.fromkeys([*[stated_size] * fits, *([] if gaps else sizes_of(len(at)))])
-        ranked = rank_grids(cpu_backend(2), images, sizes, at)
+        ranked = rank_grids(images, sizes, at)
         if is_sure(ranked):
             best = ranked[0]
             placed.findings.append(f"the overlaps speak for {best} and no other order")

@@ -38,7 +38,6 @@ _MOST_SIGMA = 6.0
 _DEFECT_SIGMA = 9.0
 #: More defects than this share of the camera are a pattern and not defects.
 _MOST = 0.01
-_AROUND = tuple((y, x) for y in (-1, 0, 1) for x in (-1, 0, 1) if (y, x) != (0, 0))
 
 
 @dataclass(frozen=True)
@@ -174,6 +173,6 @@ def _indices(pixel: Ints, shape: tuple[int, ...]) -> Ints:
     last_y, last_x = (n - 1 for n in shape)
     places = [
         (last_y - abs(last_y - abs(y + dy))) * shape[1] + last_x - abs(last_x - abs(x + dx))
-        for dy, dx in _AROUND
+        for dy, dx in np.argwhere(np.arange(9).reshape(3, 3) != 4) - 1
     ]
     return np.stack(places, axis=1).astype(np.int64)

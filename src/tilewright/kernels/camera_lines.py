@@ -5,8 +5,7 @@ import math
 import numpy as np
 from scipy import ndimage
 
-from tilewright.kernels.tile_positions.displacements import Strips, batches
-from tilewright.kernels.tile_positions.false_match import along
+from tilewright.kernels.tile_positions.displacements import Strips
 
 #: Correlation of the lines of two empty strips, times the root of their length, that shows a
 #: camera's offsets: 25 with columns of 3 counts (read noise 3) in 640 px; without any at most 6.7
@@ -29,16 +28,15 @@ def remove_lines(strips: Strips) -> bool:
     >>> remove_lines(strips)
     True
     """
-    across = 2 - along(strips.shape[1:])
+    across = int(strips.shape[1] >= strips.shape[2])
     if strips.shape[0] < 2:
         return False
-    parts = [strips[part].mean(axis=across) for part in batches(strips.shape[0])]
-    lines = np.concatenate(parts).astype(np.float64)
+    lines = np.array([strips[i].mean(axis=across) for i in range(strips.shape[0])], np.float64)
     lines -= ndimage.gaussian_filter1d(lines, _SMOOTH_PX, mode="nearest")
     a, b = lines[np.argsort(np.round(lines.std(axis=1), 3), kind="stable")[:2]]
     if not (a @ b) * math.sqrt(len(a)) > _ALIKE * math.sqrt((a @ a) * (b @ b)):
         return False
-    offset = np.expand_dims(0.5 * (a + b), across - 1).astype(np.float32)
-    for part in batches(strips.shape[0]):
-        strips[part] = strips[part] - offset
+    offset = np.expand_dims(0.5 * (a + b), across).astype(np.float32)
+    for i in range(strips.shape[0]):
+        strips[i] = strips[i] - offset
     return True

@@ -6,7 +6,6 @@ from numpy.typing import NDArray
 
 from tests.support.stage_scenes import OVERLAP, TILE_PX, cut_tiles
 from tilewright.init.scan_order import sizes_of
-from tilewright.kernels.backend import Backend
 from tilewright.kernels.tile_positions.tile_layout import GridVotes, is_sure, rank_grids
 from tilewright.kernels.tile_positions.tile_order import tile_places
 
@@ -14,7 +13,7 @@ Numbers = NDArray[np.int64]
 
 
 def ranked(
-    cpu: Backend, layout: str, rows: int, cols: int, numbers: Numbers, *, lost: int | None = None
+    layout: str, rows: int, cols: int, numbers: Numbers, *, lost: int | None = None
 ) -> tuple[list[GridVotes], Numbers]:
     """Return the grids for the tiles of some numbers of a scan, and where these lie.
 
@@ -26,7 +25,7 @@ def ranked(
     places = places[numbers]
     tiles = cut_tiles(places * (TILE_PX * (1 - OVERLAP)))
     sizes = sizes_of(len(numbers)) if len(numbers) > numbers[-1] else [(rows, cols)]
-    return rank_grids(cpu, tiles, sizes, numbers), places - places.min(axis=0)
+    return rank_grids(tiles, sizes, numbers), places - places.min(axis=0)
 
 
 @pytest.mark.parametrize("count", [12, 10, 7])
@@ -42,40 +41,36 @@ def ranked(
     ],
 )
 def test_the_order_of_a_scan_is_found_though_it_was_stopped(
-    cpu: Backend, layout: str, rows: int, cols: int, count: int
+    layout: str, rows: int, cols: int, count: int
 ) -> None:
-    grids, places = ranked(cpu, layout, rows, cols, np.arange(count))
+    grids, places = ranked(layout, rows, cols, np.arange(count))
     # Ends of a raster's runs may match by chance, which a lost tile does too: it is asked.
     assert is_sure(grids) or (count < 12 and layout.startswith("raster"))
     np.testing.assert_array_equal(grids[0].places, places, err_msg=str(grids[0]))
 
 
 @pytest.mark.parametrize("gaps", [(5,), (2, 7), (0, 4, 9)])
-def test_tiles_may_be_missing_of_a_grid_that_is_known(cpu: Backend, gaps: tuple[int, ...]) -> None:
+def test_tiles_may_be_missing_of_a_grid_that_is_known(gaps: tuple[int, ...]) -> None:
     numbers = np.setdiff1d(np.arange(12), gaps)
-    grids, places = ranked(cpu, "snake_right_down", 3, 4, numbers)
+    grids, places = ranked("snake_right_down", 3, 4, numbers)
     assert is_sure(grids)
     np.testing.assert_array_equal(grids[0].places, places)
 
 
 @pytest.mark.parametrize("lost", [2, 5, 6, 9])
 @pytest.mark.parametrize("layout", ["snake_right_down", "raster_right_down"])
-def test_a_scan_with_a_lost_tile_that_was_numbered_on_is_not_sure(
-    cpu: Backend, layout: str, lost: int
-) -> None:
-    assert not is_sure(ranked(cpu, layout, 4, 4, np.arange(15), lost=lost)[0])
+def test_a_scan_with_a_lost_tile_that_was_numbered_on_is_not_sure(layout: str, lost: int) -> None:
+    assert not is_sure(ranked(layout, 4, 4, np.arange(15), lost=lost)[0])
 
 
 @pytest.mark.parametrize("overlap", [0.08, 0.25, 0.5])
-def test_the_overlap_need_not_be_known(cpu: Backend, overlap: float) -> None:
+def test_the_overlap_need_not_be_known(overlap: float) -> None:
     places = np.array(tile_places("snake_right_down", 3, 3))
-    grids = rank_grids(
-        cpu, cut_tiles(places * (TILE_PX * (1 - overlap))), sizes_of(9), np.arange(9)
-    )
+    grids = rank_grids(cut_tiles(places * (TILE_PX * (1 - overlap))), sizes_of(9), np.arange(9))
     assert is_sure(grids)
     np.testing.assert_array_equal(grids[0].places, places)
 
 
-def test_tiles_without_structure_show_no_order(cpu: Backend) -> None:
+def test_tiles_without_structure_show_no_order() -> None:
     tiles = np.random.default_rng(0).normal(500, 9, (6, 128, 128)).astype(np.float32)
-    assert not is_sure(rank_grids(cpu, tiles, sizes_of(6), np.arange(6)))
+    assert not is_sure(rank_grids(tiles, sizes_of(6), np.arange(6)))

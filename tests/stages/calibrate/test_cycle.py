@@ -13,7 +13,6 @@ from tests.support.array_tiles import ArrayTiles
 from tests.support.quality.workbench import DESIGN, Bench
 from tests.support.runs import make_run
 from tilewright.io.inputs import tiles as raw_tiles
-from tilewright.kernels.backend import cpu_backend
 from tilewright.phantom.design import PhantomDesign
 from tilewright.stages.calibrate.cycle import Calibration, calibrate
 
@@ -28,7 +27,7 @@ def cut(counts: NDArray[Any], step: int, side: int) -> ArrayTiles:
 
 
 def calibrated(*channels: ArrayTiles, **options: Any) -> Calibration:
-    settled: dict[str, Any] = {"backend": cpu_backend(2), "offset_counts": PEDESTAL}
+    settled: dict[str, Any] = {"workers": 2, "offset_counts": PEDESTAL}
     return calibrate(channels, 0, [(None, None)] * len(channels), **(settled | options))
 
 

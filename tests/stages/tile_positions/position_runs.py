@@ -8,12 +8,10 @@ from numpy.typing import NDArray
 from tests.support.array_tiles import ArrayTiles
 from tests.support.illuminate import place_tiles
 from tests.support.spots import render, spots
-from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.stages.tile_positions.locate import TileLocations
 
 Floats = NDArray[np.float64]
 SIZE = 128
-CPU = cpu_backend(workers=2)
 
 
 def shading() -> NDArray[np.float32]:
@@ -51,5 +49,5 @@ def grid(
     return ArrayTiles(stack, row, col, nominal), true
 
 
-def located(tiles: ArrayTiles, backend: Backend = CPU, **options: Any) -> TileLocations:
-    return place_tiles(tiles, backend, **options)
+def located(tiles: ArrayTiles, **options: Any) -> TileLocations:
+    return place_tiles(tiles, workers=2, **options)

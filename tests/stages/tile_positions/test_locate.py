@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.stages.tile_positions.position_runs import CPU, SIZE, Floats, grid, located
+from tests.stages.tile_positions.position_runs import SIZE, Floats, grid, located
 from tests.support.array_tiles import ArrayTiles
 from tests.support.runs import digests
 from tests.support.tile_configuration import read_tile_configuration
@@ -50,7 +50,7 @@ def test_errors_are_as_large_as_stated(overlap: float, electrons: float, filter_
     ratios = []
     for seed in range(70, 82):
         tiles, true = grid(seed, 2, 3, overlap=overlap, electrons=electrons)
-        found = located(tiles, CPU, sigma_px=filter_px)
+        found = located(tiles, sigma_px=filter_px)
         main = found.positions.island == 0
         ratios.append((wrong(found, true) / found.positions.sigma_px[:, None])[main])
     assert sum(map(len, ratios)) > 55
@@ -121,7 +121,7 @@ def test_planes_are_averaged() -> None:
     deep = np.repeat(single.stack, 5, axis=1).astype(np.float64)
     deep += np.random.default_rng(8).normal(0, 600.0, deep.shape)
     tiles = replace(single, stack=deep.astype(np.float32))
-    one, five = (rmse(wrong(located(tiles, CPU, planes=n), true)) for n in (1, 5))
+    one, five = (rmse(wrong(located(tiles, planes=n), true)) for n in (1, 5))
     assert five < 0.7 * one
 
 

@@ -112,7 +112,7 @@ class Bench:
             [open_scan(manifests, token) for token in tokens],
             0,
             [(flat_file, None)] * len(tokens),
-            backend=_BACKEND,
+            workers=2,
             **{
                 **self.experiment.options("tile_positions"),
                 **self.experiment.options("illumination", "method"),

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from scipy.ndimage import map_coordinates
 from scipy.spatial import cKDTree
 
-from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints
+from tilewright.kernels.backend import Bools, Floats, Ints
 
 #: Pairs measured at once: 32 x 256 x 256 float32 are 8 MB of gathered tiles.
 _PAIRS_AT_ONCE = 32
@@ -97,9 +97,8 @@ def overlapping_pairs(
 
 
 def measure_cells(
-    backend: Backend,
-    images: Array,
-    valid: Array | None,
+    images: NDArray[np.float32],
+    valid: Bools,
     position_px: Floats,
     pairs: Ints,
     *,
@@ -115,10 +114,10 @@ def measure_cells(
 
     Parameters
     ----------
-    images : array of float32, shape (n, h, w)
+    images : ndarray of float32, shape (n, h, w)
         Tiles binned by ``factor`` (:func:`tilewright.kernels.illumination.binning.bin_tile`).
-    valid : array of bool, shape (n, h, w), or None
-        False where a binned pixel holds a saturated one; None if there is none.
+    valid : ndarray of bool, shape (n, h, w)
+        False where a binned pixel holds a saturated one, or padding.
     position_px : ndarray of float64, shape (n, 2)
         (y, x) of each tile's first pixel, in unbinned pixels.
     pairs : ndarray of int64, shape (m, 2)
@@ -133,25 +132,24 @@ def measure_cells(
     Examples
     --------
     >>> scene = np.random.default_rng(0).random((25, 45))
-    >>> tiles = cpu.asarray([scene[:, :25], scene[:, 20:]])
+    >>> tiles = np.stack([scene[:, :25], scene[:, 20:]])
     >>> at, pairs = np.array([[0.0, 0.0], [0.0, 80.0]]), np.array([[0, 1]])
-    >>> cells = measure_cells(cpu, tiles, None, at, pairs, shape_px=(100, 100), factor=4, cell=5)
+    >>> cells = measure_cells(tiles, tiles >= 0, at, pairs, shape_px=(100, 100), factor=4, cell=5)
     >>> len(cells), np.allclose(cells.first, cells.second)
     (5, True)
     """
     offset = (position_px[pairs[:, 1]] - position_px[pairs[:, 0]]) / factor
     scale = 2.0 * factor / np.asarray(shape_px, dtype=np.float64)
     parts = [
-        _measure_batch(backend, images, valid, pairs, offset, batch, cell, scale)
+        _measure_batch(images, valid, pairs, offset, batch, cell, scale)
         for batch in _batches(offset)
     ]
     return OverlapCells.join(parts) if parts else OverlapCells.none()
 
 
 def _measure_batch(
-    backend: Backend,
-    images: Array,
-    valid: Array | None,
+    images: NDArray[np.float32],
+    valid: Bools,
     pairs: Ints,
     offset: Floats,
     batch: Ints,
@@ -166,7 +164,7 @@ def _measure_batch(
     shift = (offset - np.rint(offset)) / 2
     y = _shares(offset[batch, 0], shift[batch, 0], h // cell, cell, h)
     x = _shares(offset[batch, 1], shift[batch, 1], w // cell, cell, w)
-    usable, means = _cell_means(backend, images, valid, pairs[batch], y, x)
+    usable, means = _cell_means(images, valid, pairs[batch], y, x)
     edge, iy, ix = np.nonzero(usable)
     centre = (np.stack([iy + y[1], ix + x[1]], axis=1) + 0.5) * cell + shift[batch[edge]]
     return OverlapCells(
@@ -183,17 +181,15 @@ _Shares = tuple[list[NDArray[np.float32]], int, Bools]
 
 
 def _cell_means(
-    backend: Backend, images: Array, valid: Array | None, pairs: Ints, y: _Shares, x: _Shares
+    images: NDArray[np.float32], valid: Bools, pairs: Ints, y: _Shares, x: _Shares
 ) -> tuple[Bools, list[Floats]]:
     """Return which cells of a batch of pairs are usable, and their means in either tile."""
     usable = y[2][:, :, None] & x[2][:, None, :]
     means = []
     for side in (0, 1):
-        tile = backend.asarray(pairs[:, side], dtype=np.int64)
-        on_y, on_x = backend.asarray(y[0][side]), backend.asarray(x[0][side])
-        means.append(_both_sides(backend, on_y, images[tile], on_x))
-        if valid is not None:
-            usable &= _both_sides(backend, on_y, valid[tile].astype(np.float32), on_x) > 0.999
+        tile, on_y, on_x = pairs[:, side], y[0][side], x[0][side].transpose(0, 2, 1)
+        means.append((on_y @ images[tile] @ on_x).astype(np.float64))
+        usable &= on_y @ valid[tile].astype(np.float32) @ on_x > 0.999
     return usable, means
 
 
@@ -209,16 +205,6 @@ def _batches(offset: Floats) -> list[Ints]:
         for group in groups
         for start in range(0, len(group), _PAIRS_AT_ONCE)
     ]
-
-
-def _both_sides(backend: Backend, on_y: Array, image: Array, on_x: Array) -> Floats:
-    """Return ``on_y @ image @ on_x.T`` in host float64, the narrow side first."""
-    matmul, across = backend.xp.matmul, on_x.transpose(0, 2, 1)
-    if on_y.shape[1] < on_x.shape[1]:
-        result = matmul(matmul(on_y, image), across)
-    else:
-        result = matmul(on_y, matmul(image, across))
-    return np.asarray(backend.to_numpy(result), dtype=np.float64)
 
 
 def _shares(

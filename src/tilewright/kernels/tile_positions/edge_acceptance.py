@@ -13,10 +13,6 @@ from tilewright.kernels.backend import Bools, Floats, Ints
 _LEAST_CERTAIN = 0.2
 #: Part of the overlaps in a loop that closes which hold no common signal, known beforehand.
 _ASTRAY = 0.1
-#: Loops on both sides of an overlap are two opportunities to agree by chance.
-_OPPORTUNITIES = 2.0
-#: Agreement is not counted finer than this, px: half a pixel of the filtered strips is 1 px.
-_FINEST_PX = 0.1
 
 
 def accept_edges(
@@ -86,9 +82,8 @@ def loop_closures(pairs: Ints, axis: Ints, offset_px: Floats, usable: Bools) -> 
 
 
 def _agreement(distance_px: Floats, max_shift_px: float) -> Floats:
-    """Return the probability that a place drawn from the window comes so near."""
-    near = np.maximum(distance_px, _FINEST_PX) / max_shift_px
-    return np.minimum(_OPPORTUNITIES * near**2, 1.0)
+    """Return the probability that a place drawn from the window comes so near, in two loops."""
+    return np.minimum(2.0 * (distance_px / max_shift_px) ** 2, 1.0)
 
 
 def _rounded(probability: Floats) -> Floats:

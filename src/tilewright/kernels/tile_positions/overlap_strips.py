@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tilewright.kernels.backend import Floats, Ints
+from tilewright.kernels.backend import Floats, Ints, Region
 
 #: Narrower overlaps are not compared: a LoG of 1.5 px alone is 12 px wide.
 MIN_OVERLAP_PX = 12
@@ -30,6 +30,15 @@ class StripPlan:
     """
     max_shift_px: float
     """Largest deviation from ``expected_px`` worth a search."""
+
+    @property
+    def windows(self) -> tuple[Region, Region]:
+        """The window of the strip in tile a and in tile b."""
+        (a_y, a_x), (b_y, b_x), (height, width) = self.origin_a, self.origin_b, self.shape
+        return (
+            (slice(a_y, a_y + height), slice(a_x, a_x + width)),
+            (slice(b_y, b_y + height), slice(b_x, b_x + width)),
+        )
 
     def displacement(self, shift_px: Floats) -> Floats:
         """Return ``position(b) - position(a)`` that strip shifts (m, 2) mean."""

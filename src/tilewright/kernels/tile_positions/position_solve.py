@@ -27,8 +27,6 @@ _OVERCONFIDENCE = 1.7
 _PRIOR_RESIDUALS = 20.0
 #: Prior of a stage that uses its whole tolerance, in residuals.
 _STAGE_PRIOR = 2.0
-#: Smallest error of an edge: interpolation and lens distortion, px.
-_FLOOR_PX = 0.002
 _ROUNDS = 12
 
 
@@ -220,7 +218,6 @@ class _Problem:
 
     def robust(self, offset: Floats, sigma: Floats) -> tuple[Floats, Floats, float]:
         """Return corrections (n, 2), final weights (m, 2) in px⁻² and the scale of sigma."""
-        sigma = np.maximum(sigma, _FLOOR_PX)
         base = 1.0 / (sigma * _OVERCONFIDENCE) ** 2
         weight, scale = base, _OVERCONFIDENCE
         if len(offset) == 0:

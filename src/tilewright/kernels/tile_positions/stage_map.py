@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints
+from tilewright.kernels.backend import Bools, Floats, Ints
 from tilewright.kernels.tile_positions.neighbour_pairs import (
     CLEAR,
     OVERLAPS,
@@ -18,6 +18,7 @@ from tilewright.kernels.tile_positions.neighbour_pairs import (
     measure_pairs,
     neighbours_along,
 )
+from tilewright.kernels.tile_positions.strip_correlation import Image
 
 #: Pairs of neighbours compared along each stage axis: the most textured ones decide.
 _PAIRS = 16
@@ -114,7 +115,7 @@ class _Matches:
         return replace(self, agree=agree) if agree.any() else self
 
 
-def fit_stage_map(backend: Backend, tiles: Array, nominal_px: Floats) -> StageMap | None:
+def fit_stage_map(tiles: Image, nominal_px: Floats) -> StageMap | None:
     """Return the map from nominal to measured displacements; None where overlaps show none.
 
     Neighbours along each axis of the stage are compared where they should overlap and, unless
@@ -123,8 +124,8 @@ def fit_stage_map(backend: Backend, tiles: Array, nominal_px: Floats) -> StageMa
 
     Parameters
     ----------
-    tiles : array, shape (n, y, x)
-        One plane of each tile, reduced in size at will, float32.
+    tiles : ndarray of float32, shape (n, y, x)
+        One plane of each tile, reduced in size at will.
     nominal_px : ndarray, shape (n, 2)
         Stage positions (y, x) in pixels of ``tiles``.
 
@@ -133,12 +134,11 @@ def fit_stage_map(backend: Backend, tiles: Array, nominal_px: Floats) -> StageMa
     >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(224, 224)), 2)
     >>> corners = np.array([(0, 0), (0, 96), (96, 0), (96, 96)])
     >>> tiles = np.stack([scene[y : y + 128, x : x + 128] for y, x in corners])
-    >>> abs(fit_stage_map(cpu, tiles, corners[:, ::-1] * 1.0).matrix).round(2).tolist()
+    >>> abs(fit_stage_map(tiles, corners[:, ::-1] * 1.0).matrix).round(2).tolist()
     [[0.0, 1.0], [1.0, 0.0]]
     """
-    tiles = backend.asarray(tiles)
     nominal = np.asarray(nominal_px, np.float64)
-    strength = edge_strength(backend, tiles)
+    strength = edge_strength(tiles)
     found: list[_Matches] = []
     compared = axes = 0
     for axis in (0, 1):
@@ -147,7 +147,7 @@ def fit_stage_map(backend: Backend, tiles: Array, nominal_px: Floats) -> StageMa
         pairs = pairs[np.argsort(-weakest, kind="stable")[:_PAIRS]]
         axes += bool(len(pairs))
         textured = (strength[pairs] >= TEXTURED * np.median(strength)).all(axis=1)
-        matches = _best_direction(backend, tiles, nominal, pairs, axis) if len(pairs) else None
+        matches = _best_direction(tiles, nominal, pairs, axis) if len(pairs) else None
         found += [matches] if matches else []
         compared += int((textured | (matches.agree if matches else False)).sum())
     if not found:
@@ -174,9 +174,7 @@ def _standard_error(matches: _Matches, few_px: float) -> float:
     return float(spread.max()) / math.sqrt(len(away))
 
 
-def displaced_tiles(
-    backend: Backend, tiles: Array, nominal_px: Floats, found: StageMap
-) -> dict[int, Floats]:
+def displaced_tiles(tiles: Image, nominal_px: Floats, found: StageMap) -> dict[int, Floats]:
     """Return tiles that lie elsewhere than others of the map, each with how far off (y, x) it is.
 
     At least two overlaps must show the same. They are searched for up to half a side away.
@@ -186,12 +184,11 @@ def displaced_tiles(
     >>> corners = np.array([(y, x) for y in (0, 96, 192) for x in (0, 96, 192)])
     >>> tiles = np.stack([scene[y : y + 128, x : x + 128] for y, x in corners])
     >>> nominal = corners + 20.0 * (np.arange(9) == 4)[:, None]
-    >>> found = fit_stage_map(cpu, tiles, nominal)
-    >>> off = displaced_tiles(cpu, tiles, nominal, found)
+    >>> found = fit_stage_map(tiles, nominal)
+    >>> off = displaced_tiles(tiles, nominal, found)
     >>> {tile: off_px.round().tolist() for tile, off_px in off.items()}
     {4: [-20.0, -20.0]}
     """
-    tiles = backend.asarray(tiles)
     shape = np.array(tiles.shape[1:])
     near = _ALIKE * float(shape.min())
     offsets: dict[int, list[Floats]] = defaultdict(list)
@@ -204,13 +201,13 @@ def displaced_tiles(
         expected = (nominal_px[pairs[:, 1]] - nominal_px[pairs[:, 0]]) @ found.matrix.T
         beside = direction[1] * moved[1 - axis] / shape[1 - axis]
         here = [(1.0 - abs(moved[axis]) / shape[axis], beside)]
-        matches = _matches(backend, tiles, pairs, expected, direction, here)
+        matches = _matches(tiles, pairs, expected, direction, here)
         off = np.abs(matches.displacement - expected).max(axis=1)
         rest = np.flatnonzero((matches.score <= CLEAR) | (off > near))[: 2 * _PAIRS]
         if not len(rest):
             continue
         places = [(overlap, slant) for overlap in OVERLAPS for slant in (0.0, *_SLANTS)]
-        matches = _matches(backend, tiles, pairs[rest], expected[rest], direction, places)
+        matches = _matches(tiles, pairs[rest], expected[rest], direction, places)
         away = matches.displacement - expected[rest]
         for k in np.flatnonzero((matches.score > CLEAR) & (np.abs(away).max(axis=1) > near)):
             a, b = pairs[rest[k]].tolist()
@@ -231,23 +228,21 @@ def _agreed(offsets: dict[int, list[Floats]], near_px: float) -> dict[int, Float
     return found
 
 
-def _best_direction(
-    backend: Backend, tiles: Array, nominal: Floats, pairs: Ints, axis: int
-) -> _Matches | None:
+def _best_direction(tiles: Image, nominal: Floats, pairs: Ints, axis: int) -> _Matches | None:
     """Return the matches in the direction in which most agree; None where too few do."""
     shape = (int(tiles.shape[1]), int(tiles.shape[2]))
     step = nominal[pairs[:, 1]] - nominal[pairs[:, 0]]
     stated = 1.0 - float(np.median(np.abs(step[:, axis]))) / shape[axis]
     tried: list[_Matches] = []
     if 0.0 < stated < 0.9:
-        tried.append(_matches(backend, tiles, pairs, step, (axis, 1), [(stated, 0.0)]))
+        tried.append(_matches(tiles, pairs, step, (axis, 1), [(stated, 0.0)]))
         if len(pairs) >= _MANY and tried[0].agree.mean() >= _MOST:
             return tried[0]
     # Where more is searched, a few matches alone are no evidence.
     for slants in ((0.0,), _SLANTS) if len(pairs) > _MANY else ((0.0,),):
         places = [(overlap, slant) for overlap in OVERLAPS for slant in slants]
         for direction in ((axis, 1), (axis, -1), (1 - axis, 1), (1 - axis, -1)):
-            tried.append(_matches(backend, tiles, pairs, step, direction, places))
+            tried.append(_matches(tiles, pairs, step, direction, places))
         best = _clear_best(tried, len(pairs))
         if best and (len(slants) == 1 or int(best.agree.sum()) > _MANY):
             return best
@@ -287,15 +282,14 @@ def _enough(matches: _Matches, count: int) -> bool:
 
 
 def _matches(
-    backend: Backend,
-    tiles: Array,
+    tiles: Image,
     pairs: Ints,
     step: Floats,
     direction: tuple[int, int],
     places: Iterable[tuple[float, float]],
 ) -> _Matches:
     """Measure pairs in one direction, and find those that agree."""
-    displacement, score = measure_pairs(backend, tiles, pairs, direction, places)
+    displacement, score = measure_pairs(tiles, pairs, direction, places)
     agree = _agreement(step, displacement, score, min(int(n) for n in tiles.shape[1:]))
     none = np.full((len(pairs), 2), np.nan)
     return _Matches(direction, pairs, step, displacement, score, agree, none)

@@ -7,14 +7,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from tilewright.kernels.backend import Array, Backend, Bools, Floats, Ints
+from tilewright.kernels.backend import Bools, Floats, Ints
 from tilewright.kernels.tile_positions.neighbour_pairs import CLEAR, edge_strength, measure_pairs
 from tilewright.kernels.tile_positions.stage_map import ALONE, RIVAL_FACTOR, TEXTURED
+from tilewright.kernels.tile_positions.strip_correlation import Image
 from tilewright.kernels.tile_positions.tile_order import LAYOUTS, tile_places
 
 #: Directions (axis, sign) in which a tile may lie of the one before.
 _DIRECTIONS = ((1, 1), (1, -1), (0, 1), (0, -1))
-_STEPS = {(0, 1): 0, (0, -1): 1, (1, 0): 2, (-1, 0): 3}
 #: Pairs of neighbouring runs compared of each grid: the most textured ones decide.
 _PAIRS = 16
 #: Grids of which neighbouring runs are compared: a raster's consecutive tiles speak for two, up and
@@ -26,7 +26,6 @@ _LEADING = 8
 #: wrong. With half as many against 58 were sure (small rasters were not); with 0.6 of the overlaps
 #: 62, 1 of them wrong; with 0.9 57. Of 82 further sets 43 were sure, none of them wrong.
 _AGAINST, _MANY, _NEXT = 0.2, 0.75, 0.75
-_BATCH = 64
 
 
 class GridVotes(NamedTuple):
@@ -52,9 +51,7 @@ class GridVotes(NamedTuple):
         return f"{self.rows} x {self.cols} {self.layout} ({self.votes} of {self.compared})"
 
 
-def rank_grids(
-    backend: Backend, tiles: Array, sizes: Iterable[tuple[int, int]], numbers: Ints
-) -> list[GridVotes]:
+def rank_grids(tiles: Image, sizes: Iterable[tuple[int, int]], numbers: Ints) -> list[GridVotes]:
     """Return grids with their orders, those for which most overlaps speak first.
 
     Consecutive tiles are compared in all directions, and neighbouring runs of the leading grids.
@@ -62,8 +59,8 @@ def rank_grids(
 
     Parameters
     ----------
-    tiles : array, shape (n, y, x)
-        One plane of each tile, reduced in size at will (256 px wide is enough), float32.
+    tiles : ndarray of float32, shape (n, y, x)
+        One plane of each tile, reduced in size at will (256 px wide is enough).
     sizes : iterable of (int, int)
         Rows and columns.
     numbers : ndarray of int64, shape (n,)
@@ -75,15 +72,14 @@ def rank_grids(
     >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(112, 112)), 2)
     >>> corners = [(0, 0), (0, 48), (48, 48), (48, 0)]
     >>> tiles = np.stack([scene[y : y + 64, x : x + 64] for y, x in corners])
-    >>> print(rank_grids(cpu, tiles, [(2, 2), (1, 4)], np.arange(4))[0])
+    >>> print(rank_grids(tiles, [(2, 2), (1, 4)], np.arange(4))[0])
     2 x 2 snake_right_down (3 of 4)
     """
-    tiles = backend.asarray(tiles)
-    strength = edge_strength(backend, tiles)
+    strength = edge_strength(tiles)
     textured = strength >= TEXTURED * np.quantile(strength, 0.75)
     first = np.flatnonzero(np.diff(numbers) == 1)
     runs = np.stack([first, first + 1], axis=1)
-    label = _directions(backend, tiles, runs, textured)
+    label = _directions(tiles, runs, textured)
     grids: dict[bytes, GridVotes] = {}
     for rows, cols in sizes:
         for name in LAYOUTS:
@@ -95,7 +91,7 @@ def rank_grids(
     leading = []
     for grid in ranked[:_LEADING]:
         pairs = _beside(grid.places, strength)
-        more = _votes(pairs, _directions(backend, tiles, pairs, textured), textured, grid.places)
+        more = _votes(pairs, _directions(tiles, pairs, textured), textured, grid.places)
         votes = (a + b for a, b in zip(grid[-3:], more, strict=True))
         leading.append(GridVotes(*grid[:4], *votes))
     return sorted(leading, key=lambda grid: -grid.lead)
@@ -120,13 +116,9 @@ def is_sure(ranked: Sequence[GridVotes]) -> bool:
     return best.votes == best.compared >= len(best.places) - 1
 
 
-def _directions(backend: Backend, tiles: Array, pairs: Ints, textured: Bools) -> Ints:
+def _directions(tiles: Image, pairs: Ints, textured: Bools) -> Ints:
     """Return the direction (m,) in which b of each pair lies of a, -1 where none is clear."""
-    score: Floats = np.zeros((4, len(pairs)))
-    for start in range(0, len(pairs), _BATCH):
-        part = slice(start, start + _BATCH)
-        for k, direction in enumerate(_DIRECTIONS):
-            score[k, part] = measure_pairs(backend, tiles, pairs[part], direction)[1]
+    score: Floats = np.array([measure_pairs(tiles, pairs, way)[1] for way in _DIRECTIONS])
     ordered = np.sort(score, axis=0)
     # a tile without structure matches by chance, and one or two pairs are no majority
     some = textured[pairs].all(axis=1) & (len(pairs) > 2)
@@ -137,8 +129,9 @@ def _directions(backend: Backend, tiles: Array, pairs: Ints, textured: Bools) ->
 
 def _votes(pairs: Ints, label: Ints, textured: Bools, places: Ints) -> tuple[int, int, int]:
     """Return how many pairs speak for places, against them, and are compared."""
-    steps = [_STEPS.get((int(y), int(x)), -1) for y, x in places[pairs[:, 1]] - places[pairs[:, 0]]]
-    told = np.array(steps, np.int64)
+    steps = np.array([np.eye(2, dtype=np.int64)[axis] * sign for axis, sign in _DIRECTIONS])
+    alike = (places[pairs[:, 1]] - places[pairs[:, 0]])[:, None] == steps
+    told = np.where(alike.all(axis=2).any(axis=1), alike.all(axis=2).argmax(axis=1), -1)
     seen = label >= 0
     compared = (seen | textured[pairs].all(axis=1)) & (seen | (told >= 0))
     return int((seen & (told == label)).sum()), int((seen & (told != label)).sum()), int(

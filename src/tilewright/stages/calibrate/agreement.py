@@ -9,13 +9,11 @@ import numpy as np
 from tilewright.io.results.illumination import Illumination
 from tilewright.kernels.backend import Floats
 from tilewright.kernels.stitch.overlap_agreement import Image, StripAgreement, compare_strips
-from tilewright.kernels.tile_positions.correlation_peak import overlap
-from tilewright.kernels.tile_positions.overlap_strips import StripPlan
-from tilewright.stages.calibrate.channel_reading import ChannelReading, window_of
+from tilewright.kernels.tile_positions.overlap_strips import MIN_OVERLAP_PX, StripPlan
+from tilewright.kernels.tile_positions.strip_correlation import Shift, shared
+from tilewright.stages.calibrate.channel_reading import ChannelReading
 from tilewright.stages.illumination.binned_tiles import TileMeasures
 
-#: A strip of fewer pixels on its shorter side is not compared.
-_LEAST_PX = 12
 #: Texture stands out of the noise from here on: an overlap can say whether both tiles agree.
 _TEXTURED = 0.5
 _TEXTURE_SHARE = 0.1
@@ -70,9 +68,8 @@ def compare_tiles(
             step = place_px[b] - place_px[a]
             shift = step - np.subtract(plan.origin_a, plan.origin_b)
             y, x = np.rint(shift).astype(int).tolist()
-            where = overlap(plan.shape, (y, x))
-            strips = where and _shared(reading, plan, (a, b), (first[i], second[i]), where)
-            if not strips:
+            strips = _common(reading, plan, (a, b), (first[i], second[i]), (y, x))
+            if strips is None:
                 continue
             agreement = compare_strips(*strips)
             # Pixel p of the first strip lies at p - (shift - (y, x)) of the second.
@@ -89,28 +86,27 @@ def compare_tiles(
     ]
 
 
-def _shared(
+def _common(
     reading: ChannelReading,
     plan: StripPlan,
     pair: tuple[int, int],
     strips: tuple[Image, Image],
-    where: tuple[slice, slice, slice, slice],
+    shift: Shift,
 ) -> tuple[Image, Image] | None:
     """Return what both strips of two tiles show; None where it is narrow, or much is padding."""
-    parts = strips[0][where[:2]], strips[1][where[2:]]
-    if min(parts[0].shape) < _LEAST_PX:
+    parts = shared(*strips, shift)
+    if min(parts[0].shape) < MIN_OVERLAP_PX:
         return None
-    padded = [~reading.binned.inside[:, tile].all(axis=0) for tile in pair]
+    padded = [~reading.binned.inside[tile] for tile in pair]
     if not (padded[0].any() or padded[1].any()):
         return parts
-    holes = []
-    for tile, origin, part in zip(
-        padded, (plan.origin_a, plan.origin_b), (where[:2], where[2:]), strict=True
-    ):
+    masks = []
+    for tile, window in zip(padded, plan.windows, strict=True):
         # Binning cuts off a rest at the far edges.
         pixels = tile.repeat(reading.binned.factor, 0).repeat(reading.binned.factor, 1)
         rest = [(0, n - m) for n, m in zip(reading.binned.shape_px, pixels.shape, strict=True)]
-        holes.append(np.pad(pixels, rest, mode="edge")[window_of(origin, plan.shape)][part])
+        masks.append(np.pad(pixels, rest, mode="edge")[window])
+    holes = shared(masks[0], masks[1], shift)
     if (holes[0] | holes[1]).mean() > _MOST_PADDING:
         return None
     # Padding of one strip is filled from the other.

@@ -2,7 +2,7 @@
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -15,7 +15,7 @@ from tqdm import tqdm
 
 from tilewright.io.inputs.raw_pixels import has_structure
 from tilewright.io.results.zarr_store import stack_on_disk
-from tilewright.kernels.backend import Backend, Region
+from tilewright.kernels.backend import Region
 from tilewright.kernels.camera import Top, equal_neighbours, top_of
 from tilewright.kernels.camera_defects import (
     SAMPLE_PLANES,
@@ -24,7 +24,7 @@ from tilewright.kernels.camera_defects import (
     find_defects,
 )
 from tilewright.kernels.padding import fill, padding
-from tilewright.kernels.tile_positions.displacements import Allocate, Strips, flatten, in_memory
+from tilewright.kernels.tile_positions.displacements import Strips, flatten
 from tilewright.kernels.tile_positions.overlap_strips import StripPlan
 from tilewright.stages.illumination.binned_tiles import BinnedTiles
 from tilewright.stages.tile_source import TileSource
@@ -32,8 +32,8 @@ from tilewright.stages.tile_source import TileSource
 #: Strips of more bytes lie on the disk: 60 tiles of 1440 x 1920 px have 240 MB of them, a
 #: slide of 50,000 px squared 5 GB.
 _IN_MEMORY_B = 256 << 20
-#: Binned tiles of all planes, 170 MB: of more than 200 tiles fewer planes are binned.
-_MOST_IMAGES = 1000
+#: Planes of all tiles that show a flat-field: of more than 200 tiles fewer of each are read.
+_MOST_PLANES = 1000
 
 
 #: Strips, the number of one of them, and the window of the tile that it shows.
@@ -57,7 +57,7 @@ class ChannelReading:
 
 
 class _TileReading(NamedTuple):
-    """What one tile tells besides its strips and binned planes; ``planes`` show defects, by z."""
+    """What one tile tells besides its strips and binned pixels; ``planes`` show defects, by z."""
 
     tops: list[Top]
     equal_neighbours: list[float]
@@ -66,16 +66,16 @@ class _TileReading(NamedTuple):
 
 
 def read_channel(
-    backend: Backend,
     tiles: TileSource,
     plans: Sequence[StripPlan],
     *,
+    workers: int = 1,
     planes: int,
     saturation_counts: float | None = None,
     places_tiles: bool = True,
     scratch: Path | None = None,
 ) -> ChannelReading:
-    """Read every tile of a channel once, in the threads of ``backend``.
+    """Read every tile of a channel once, in so many threads.
 
     Parameters
     ----------
@@ -86,33 +86,31 @@ def read_channel(
     saturation_counts : float, optional
         None is the value at which the histogram piles up, or else the largest of the pixel type.
     places_tiles : bool
-        Whether positions are measured on this channel. If not, only planes that are binned are
-        read.
+        Whether positions are measured on this channel. If not, of more than 200 tiles fewer planes
+        are read.
     scratch : Path, optional
         Folder for more than 256 MB of strips; without one memory holds all.
     """
-    z_read = _spread(range(tiles.shape[0]), planes)
-    z_binned = _spread(z_read, max(1, _MOST_IMAGES // len(tiles.row)))
-    z_read = z_read if places_tiles else z_binned
-    allocate = strip_allocator(plans, scratch)
+    count = len(tiles.row)
+    most = planes if places_tiles else min(planes, max(1, _MOST_PLANES // count))
+    z_read = _spread(range(tiles.shape[0]), most)
+    allocate = _allocator(plans, scratch)
     firsts, seconds = ([allocate((len(p.pairs), *p.shape)) for p in plans] for _ in range(2))
-    samples = _sample(len(tiles.row), z_read)
-    binned = BinnedTiles.empty(tiles, z_binned)
-    read = partial(
-        _read_tile, backend, tiles, z_read, binned, _cuts(plans, firsts, seconds), samples
-    )
-    with ThreadPoolExecutor(max(1, backend.workers)) as pool:
-        results = pool.map(read, range(len(tiles.row)))
-        found = list(tqdm(results, "calibrate: tiles", len(tiles.row), mininterval=5))
+    samples = _sample(count, z_read)
+    binned = BinnedTiles.empty(tiles, z_read)
+    read = partial(_read_tile, tiles, z_read, binned, _cuts(plans, firsts, seconds), samples)
+    with ThreadPoolExecutor(workers) as pool:
+        results = pool.map(read, range(count))
+        found = list(tqdm(results, "calibrate: tiles", count, mininterval=5))
     rounds = [[found[t].planes[z[k]] for t, z in samples.items()] for k in range(len(samples[0]))]
     defects = find_defects(rounds)
     for plan, *both in zip(plans, firsts, seconds, strict=True):
-        for strips, origin in zip(both, (plan.origin_a, plan.origin_b), strict=True):
+        for strips, window in zip(both, plan.windows, strict=True):
             if defects is not None:
-                repair = defects.within(tiles.shape[1:], window_of(origin, plan.shape)).repair
+                repair = defects.within(tiles.shape[1:], window).repair
                 for i in range(len(plan.pairs)):
                     strips[i] = repair(strips[i])
-            flatten(backend, strips)
+            flatten(strips)
     return ChannelReading(
         firsts,
         seconds,
@@ -127,7 +125,6 @@ def read_channel(
 
 
 def _read_tile(
-    backend: Backend,
     tiles: TileSource,
     z_read: Sequence[int],
     binned: BinnedTiles,
@@ -135,23 +132,26 @@ def _read_tile(
     samples: Mapping[int, Sequence[int]],
     tile: int,
 ) -> _TileReading:
-    """Read the planes of a tile; put their mean into its strips, and the planes into ``binned``."""
+    """Read the planes of a tile; put their mean into its strips, and binned into ``binned``."""
     total = np.zeros(tiles.shape[1:], np.float32)
+    peak, holes = np.zeros(tiles.shape[1:], tiles.dtype), np.zeros(tiles.shape[1:], np.bool_)
     tops, equal, planes = [], [], {}
     for z in z_read:
         raw = tiles.read(tile, z)
         hole = padding(raw)
         raw = fill(raw, hole)
+        if hole is not None:
+            holes |= hole
         total += raw
+        np.maximum(peak, raw, out=peak)
         tops.append(top_of(raw))
         equal.append(equal_neighbours(raw))
         if z in samples.get(tile, ()):
             planes[z] = raw
-        if z in binned.planes:
-            binned.put(backend, z, tile, raw, hole)
         if z == z_read[len(z_read) // 2]:
             bare = not has_structure(raw)
     total /= np.float32(len(z_read))
+    binned.put(tile, total, peak, holes)
     for strips, i, window in cuts.get(tile, ()):
         strips[i] = total[window]
     return _TileReading(tops, equal, bare, planes)
@@ -182,11 +182,13 @@ def _sample(tiles: int, z_planes: Sequence[int]) -> dict[int, list[int]]:
     }
 
 
-def strip_allocator(plans: Sequence[StripPlan], scratch: Path | None) -> Allocate:
+def _allocator(
+    plans: Sequence[StripPlan], scratch: Path | None
+) -> Callable[[tuple[int, ...]], Strips]:
     """Return what allocates strips: in memory if all fit there, or on the disk."""
     all_b = sum(2 * 4 * len(plan.pairs) * math.prod(plan.shape) for plan in plans)
     if scratch is None or all_b <= _IN_MEMORY_B:
-        return in_memory
+        return partial(np.empty, dtype=np.float32)
     return partial(stack_on_disk, scratch)
 
 
@@ -197,12 +199,6 @@ def _cuts(
     cuts = defaultdict[int, list[_Cut]](list)
     for plan, first, second in zip(plans, firsts, seconds, strict=True):
         for i, (a, b) in enumerate(plan.pairs.tolist()):
-            cuts[a].append((first, i, window_of(plan.origin_a, plan.shape)))
-            cuts[b].append((second, i, window_of(plan.origin_b, plan.shape)))
+            for tile, strips, window in zip((a, b), (first, second), plan.windows, strict=True):
+                cuts[tile].append((strips, i, window))
     return cuts
-
-
-def window_of(origin: tuple[int, int], shape: tuple[int, int]) -> Region:
-    """Return the window of a tile of a shape (y, x) from its first pixel on."""
-    (y, x), (height, width) = origin, shape
-    return slice(y, y + height), slice(x, x + width)

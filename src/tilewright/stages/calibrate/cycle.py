@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from tilewright.errors import ProcessingError
 from tilewright.io.results.illumination import Illumination
 from tilewright.io.results.positions import Positions
-from tilewright.kernels.backend import Backend
 from tilewright.kernels.camera_defects import CameraDefects
 from tilewright.kernels.tile_positions.overlap_strips import StripPlan, plan_strips
 from tilewright.kernels.tile_positions.position_solve import FALSE_MATCH_PROBABILITY
@@ -35,7 +34,6 @@ from tilewright.stages.calibrate.agreement import Overlap, compare_tiles, tile_b
 from tilewright.stages.calibrate.channel_reading import (
     ChannelReading,
     read_channel,
-    strip_allocator,
 )
 from tilewright.stages.illumination.binned_tiles import TileMeasures, measure_tiles
 from tilewright.stages.illumination.estimate import Method, estimate_channels
@@ -61,7 +59,7 @@ def calibrate(
     reference: int,
     files: Sequence[tuple[str | Path | None, str | Path | None]],
     *,
-    backend: Backend,
+    workers: int = 1,
     max_shift_px: float | None = None,
     false_match_probability: float = FALSE_MATCH_PROBABILITY,
     method: Method = "auto",
@@ -103,7 +101,7 @@ def calibrate(
     plans = plan_strips(tiles.nominal_px, (tiles.shape[1], tiles.shape[2]), max_shift_px)
     read = partial(
         read_channel,
-        backend,
+        workers=workers,
         plans=plans,
         planes=planes,
         saturation_counts=saturation_counts,
@@ -114,21 +112,19 @@ def calibrate(
     located = locate(
         tiles,
         *strips,
-        backend=backend,
+        workers=workers,
         false_match_probability=false_match_probability,
-        allocate=strip_allocator(plans, scratch),
     )
     positions = _of_scan(located)
-    measured = {reference: _measured(backend, reading, plans, positions)}
+    measured = {reference: _measured(reading, plans, positions)}
     del reading, strips
     for k, other in enumerate(channels):
         if k != reference:
-            measured[k] = _measured(backend, read(other, places_tiles=False), plans, positions)
+            measured[k] = _measured(read(other, places_tiles=False), plans, positions)
     order = [measured[k] for k in range(len(channels))]
     fields = estimate_channels(
         [one.measures for one in order],
         files,
-        backend=backend,
         method=method,
         offset_counts=offset_counts,
     )
@@ -151,11 +147,11 @@ class _Measured(NamedTuple):
 
 
 def _measured(
-    backend: Backend, reading: ChannelReading, plans: Sequence[StripPlan], positions: Positions
+    reading: ChannelReading, plans: Sequence[StripPlan], positions: Positions
 ) -> _Measured:
     place_px = np.stack([positions.y_px, positions.x_px], axis=1)
     return _Measured(
-        measure_tiles(backend, reading.binned, positions),
+        measure_tiles(reading.binned, positions),
         compare_tiles(reading, plans, place_px),
         reading.defects,
         reading.bare,

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from tilewright.errors import ProcessingError
 from tilewright.io.results.illumination import CLIPPED_BELOW
 from tilewright.io.results.positions import Positions
-from tilewright.kernels.backend import Backend, Bools, Ints, cells
+from tilewright.kernels.backend import Bools, Ints, cells
 from tilewright.kernels.camera import Top, detect_saturation
 from tilewright.kernels.illumination.binning import bin_tile, enlarge
 from tilewright.kernels.illumination.overlap_cells import (
@@ -28,8 +28,9 @@ from tilewright.stages.tile_source import TileSource
 _LONG_SIDE = 256
 #: More cells than this add time, not accuracy.
 _MAX_CELLS = 60_000
-#: Fewer overlaps of known position are no estimate.
-_FEW_PAIRS = 3
+#: Four tiles have four overlaps, of which one may be empty. The error that is reported says
+#: what three are worth.
+MIN_EDGES = 3
 
 
 @dataclass(frozen=True)
@@ -37,11 +38,11 @@ class BinnedTiles:
     """Tiles binned by ``factor``."""
 
     images: NDArray[np.float32]
-    """float32 (planes, n, h, w): raw counts."""
+    """float32 (n, h, w): raw counts, mean of the planes."""
     peak: NDArray[Any]
-    """(planes, n, h, w) of the pixel type: largest raw pixel."""
+    """(n, h, w) of the pixel type: largest raw pixel of all planes."""
     inside: NDArray[np.bool_]
-    """bool (planes, n, h, w): False in padding, whose counts are the tile's median."""
+    """bool (n, h, w): False in padding, whose counts are the tile's median."""
     factor: int
     """Binning."""
     shape_px: tuple[int, int]
@@ -55,21 +56,18 @@ class BinnedTiles:
 
     @classmethod
     def empty(cls, tiles: TileSource, planes: tuple[int, ...]) -> BinnedTiles:
-        """Return room for some planes of all tiles."""
+        """Return room for the mean of some planes of all tiles."""
         height, width = tiles.shape[1:]
         factor = max(1, -(-max(height, width) // _LONG_SIDE))
-        shape = (len(planes), len(tiles.row), height // factor, width // factor)
+        shape = (len(tiles.row), height // factor, width // factor)
         images, peak = np.empty(shape, np.float32), np.empty(shape, tiles.dtype)
         return cls(images, peak, np.ones(shape, np.bool_), factor, (height, width), planes)
 
-    def put(
-        self, backend: Backend, z: int, tile: int, raw: NDArray[Any], hole: Bools | None
-    ) -> None:
-        """Bin a plane of a tile, in which ``hole`` is padding."""
-        at = self.planes.index(z), tile
-        self.images[at], self.peak[at] = bin_tile(backend, raw, self.factor)
-        if hole is not None:
-            self.inside[at] = ~cells(hole, self.factor).any(axis=(1, 3))
+    def put(self, tile: int, mean: NDArray[np.float32], peak: NDArray[Any], hole: Bools) -> None:
+        """Bin the mean and the largest pixels of a tile's planes, in which ``hole`` is padding."""
+        self.images[tile] = bin_tile(mean, self.factor)
+        self.peak[tile] = cells(peak, self.factor).max(axis=1).max(axis=2)
+        self.inside[tile] = ~cells(hole, self.factor).any(axis=(1, 3))
 
     def measured(
         self, saturation_counts: float | None, tops: Sequence[Top], equal: Sequence[float]
@@ -87,7 +85,7 @@ class BinnedTiles:
 
     @property
     def valid(self) -> NDArray[np.bool_]:
-        """Bool (planes, n, h, w): False where a pixel was saturated."""
+        """Bool (n, h, w): False where a pixel was saturated in any plane."""
         limit, _ = self.saturation
         return self.peak < (np.inf if limit is None else limit)
 
@@ -110,10 +108,10 @@ class TileMeasures:
 
     blocks: NDArray[np.float64]
     """float64 (n, y, x): means of 4 x 4 binned pixels of each tile, whose percentiles are not of
-    noise, averaged over its planes.
+    noise.
     """
     unsaturated: NDArray[np.bool_]
-    """bool (n,): tiles with at most 1 % of saturated binned pixels in every plane."""
+    """bool (n,): tiles with at most 1 % of saturated binned pixels."""
     cells: OverlapCells
     """Cells in overlaps whose positions are known; none without positions."""
     darkest_counts: float
@@ -168,17 +166,12 @@ class TileMeasures:
         )
         return dataclasses.replace(self, blocks=self.blocks - structure_counts, cells=cells)
 
-    def at_pixels(
-        self, backend: Backend, field: NDArray[np.float64], block_px: int
-    ) -> NDArray[np.float32]:
+    def at_pixels(self, field: NDArray[np.float64], block_px: int) -> NDArray[np.float32]:
         """Return a field at blocks of ``block_px`` pixels at the raw tiles' pixels."""
-        pixels = enlarge(backend, backend.asarray(field), self.shape_px, block_px)
-        return np.asarray(backend.to_numpy(pixels), np.float32)
+        return enlarge(field, self.shape_px, block_px)
 
 
-def measure_tiles(
-    backend: Backend, binned: BinnedTiles, positions: Positions | None
-) -> TileMeasures:
+def measure_tiles(binned: BinnedTiles, positions: Positions | None) -> TileMeasures:
     """Return what the flat-field of a channel is estimated from; no overlaps without positions.
 
     Raises
@@ -186,21 +179,21 @@ def measure_tiles(
     ProcessingError
         ``positions`` are of other tiles.
     """
-    count = binned.images.shape[1]
+    count = len(binned.images)
     if positions is not None and len(positions.y_px) != count:
         raise ProcessingError(
             f"{len(positions.y_px)} positions do not fit {count} tiles; locate these tiles"
         )
-    side = 4 if min(binned.images.shape[2:]) >= 16 else 1
+    side = 4 if min(binned.images.shape[1:]) >= 16 else 1
     means = cells(binned.images, side).mean(axis=(-3, -1))
-    low = np.percentile(means.reshape(-1, means[0, 0].size), 1, axis=1)
+    low = np.percentile(means.reshape(count, -1), 1, axis=1)
     valid = binned.valid
     pairs, known, every = np.zeros((0, 2), np.int64), np.zeros(0, np.bool_), OverlapCells.none()
     if positions is not None:
-        pairs, known, every = overlap_cells(backend, binned, positions)
+        pairs, known, every = overlap_cells(binned, positions)
     return TileMeasures(
-        means.astype(np.float64).mean(axis=0),
-        (valid.mean(axis=(2, 3)) >= 0.99).all(axis=0),
+        means.astype(np.float64),
+        valid.mean(axis=(1, 2)) >= 0.99,
         _some(every.take(known[every.edge])),
         float(np.percentile(low, 5)),
         float(means.mean(dtype=np.float64)),
@@ -214,7 +207,7 @@ def measure_tiles(
         binned.equal_neighbours,
         pairs,
         every,
-        dust_sums(binned.images.mean(axis=0)[binned.inside.all(axis=(0, 2, 3))]),
+        dust_sums(binned.images[binned.inside.all(axis=(1, 2))]),
         binned.factor,
     )
 
@@ -224,16 +217,13 @@ def _pixel_noise(binned: NDArray[np.float32]) -> float:
     # Differences of neighbours along both axes leave out slopes and straight edges, the 10th
     # percentile of images tissue: its steps were taken for noise of 877 counts where it was 9.
     scatter = []
-    for images in binned:
-        step = images[:, 1:] - images[:, :-1]
-        step = np.abs(step[:, :, 1:] - step[:, :, :-1]) / 2
-        scatter.append(np.median(step.reshape(step.shape[0], -1), axis=1))
-    return float(np.percentile(np.concatenate(scatter), 10)) / 0.6745
+    for image in binned:
+        step = image[1:] - image[:-1]
+        scatter.append(np.median(np.abs(step[:, 1:] - step[:, :-1]) / 2))
+    return float(np.percentile(scatter, 10)) / 0.6745
 
 
-def overlap_cells(
-    backend: Backend, binned: BinnedTiles, positions: Positions
-) -> tuple[Ints, Bools, OverlapCells]:
+def overlap_cells(binned: BinnedTiles, positions: Positions) -> tuple[Ints, Bools, OverlapCells]:
     """Measure cells in all overlaps.
 
     Returns
@@ -254,23 +244,17 @@ def overlap_cells(
     known = sure[pairs].all(axis=1) & (component[pairs[:, 0]] == component[pairs[:, 1]])
     # Nothing matched, as in overlaps of 2 %: at stage positions two tiles show places so near
     # that their typical difference is the flat-field's, only with more scatter.
-    known |= known.sum() < _FEW_PAIRS
-    usable = binned.valid & binned.inside
-    whole = bool(usable.all())
-    all_cells = [
-        measure_cells(
-            backend,
-            images,
-            None if whole else usable[k],
-            place,
-            pairs,
-            shape_px=binned.shape_px,
-            factor=binned.factor,
-            cell=cell,
-        )
-        for k, images in enumerate(binned.images)
-    ]
-    return pairs, known, OverlapCells.join(all_cells)
+    known |= known.sum() < MIN_EDGES
+    found = measure_cells(
+        binned.images,
+        binned.valid & binned.inside,
+        place,
+        pairs,
+        shape_px=binned.shape_px,
+        factor=binned.factor,
+        cell=cell,
+    )
+    return pairs, known, found
 
 
 def _some(cells: OverlapCells) -> OverlapCells:

@@ -22,7 +22,6 @@ import numpy as np
 from tilewright.errors import RawDataError
 from tilewright.io.formats.common import raw_file_errors
 from tilewright.io.results.illumination import Illumination, read_plane
-from tilewright.kernels.backend import Backend
 from tilewright.stages.illumination.binned_tiles import TileMeasures
 from tilewright.stages.illumination.flat_evidence import ChannelFit, Plane, fit_channels
 
@@ -35,7 +34,6 @@ def estimate_channels(
     channels: Sequence[TileMeasures],
     files: Sequence[tuple[str | Path | None, str | Path | None]],
     *,
-    backend: Backend,
     method: Method = "auto",
     offset_counts: float | None = None,
 ) -> list[tuple[Illumination, dict[str, Any]]]:
@@ -63,13 +61,12 @@ def estimate_channels(
         A given file cannot be used.
     """
     return [
-        _estimate(backend, fit, method, *paths)
+        _estimate(fit, method, *paths)
         for fit, paths in zip(fit_channels(channels, offset_counts), files, strict=True)
     ]
 
 
 def _estimate(
-    backend: Backend,
     found: ChannelFit,
     method: Method,
     flat_file: str | Path | None,
@@ -80,7 +77,7 @@ def _estimate(
     name, reason, flat, error = "none", found.reason, even, found.error_of(even)
     dark: Plane | float = found.offset_counts
     if found.dark is not None:
-        dark = dark + measures.at_pixels(backend, found.dark.structure_counts, measures.block_px)
+        dark = dark + measures.at_pixels(found.dark.structure_counts, measures.block_px)
     scores, dust_share = {"uncorrected": found.rms_difference(even)}, 0.0
     if method == "file":
         flat, dark = read_files(flat_file, dark_file, measures.shape_px, found.offset_counts)
@@ -94,7 +91,7 @@ def _estimate(
             reason = f"{name} does not make held-out overlaps agree better"
             name, flat, error = "none", even, found.error_of(even)
         if (dust := found.dust()) is not None and error is not None:
-            flat = flat * measures.at_pixels(backend, dust.gain, measures.factor)
+            flat = flat * measures.at_pixels(dust.gain, measures.factor)
             error, dust_share = float(np.hypot(error, dust.error)), dust.share
     flat, clipped = finish(flat)
     known = {key: round(rms, 6) for key, rms in scores.items() if rms is not None}

@@ -17,12 +17,10 @@ from tilewright.kernels.illumination.overlap_photometry import (
 )
 from tilewright.kernels.illumination.sensor_dust import SensorDust, find_dust
 from tilewright.kernels.illumination.tissue_regions import tissue_and_background
-from tilewright.stages.illumination.binned_tiles import TileMeasures
+from tilewright.stages.illumination.binned_tiles import MIN_EDGES, TileMeasures
 
 Plane = NDArray[np.float32]
-#: Four tiles have four overlaps, of which one may be empty. The error that is reported says
-#: what three are worth.
-MIN_EDGES = 3
+#: Fewer cells of overlaps are no estimate.
 MIN_CELLS = 300
 #: Tiles that the flat-field is fitted to where overlaps are too few: of 8 tiles of three designs
 #: the median error was 3 to 13 %, of 64 1 to 5 %, where BaSiC's was 14 and 7 % and vignetting 15 to

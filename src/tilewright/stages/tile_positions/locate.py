@@ -9,14 +9,11 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from tilewright.io.results.positions import Edges, Positions, write_table, write_tile_configuration
-from tilewright.kernels.backend import Backend
 from tilewright.kernels.camera_lines import remove_lines
 from tilewright.kernels.tile_positions.displacements import (
-    Allocate,
     Overlaps,
     Strips,
     choose_sigma,
-    in_memory,
     measure_overlaps,
 )
 from tilewright.kernels.tile_positions.overlap_strips import StripPlan
@@ -52,10 +49,9 @@ def locate(
     firsts: Sequence[Strips],
     seconds: Sequence[Strips],
     *,
-    backend: Backend,
     sigma_px: float | None = None,
     false_match_probability: float = FALSE_MATCH_PROBABILITY,
-    allocate: Allocate = in_memory,
+    workers: int = 1,
 ) -> dict[str, TileLocations]:
     """Find the positions of the tiles of each sample from their overlaps.
 
@@ -72,15 +68,15 @@ def locate(
         Width of the LoG; None is chosen.
     false_match_probability : float
         See :func:`~tilewright.kernels.tile_positions.position_solve.solve_positions`.
-    allocate : callable
-        Makes the place of filtered strips.
+    workers : int
+        Threads that share the strips.
     """
     for strips in (*firsts, *seconds):
         remove_lines(strips)
-    sigma = choose_sigma(backend, plans, firsts, seconds) if sigma_px is None else sigma_px
+    sigma = choose_sigma(plans, firsts, seconds) if sigma_px is None else sigma_px
     total = sum(len(plan.pairs) for plan in plans)
     with tqdm(desc="calibrate: correlate", total=total, mininterval=5) as bar:
-        overlaps = measure_overlaps(backend, plans, firsts, seconds, sigma, bar.update, allocate)
+        overlaps = measure_overlaps(plans, firsts, seconds, sigma, workers, bar.update)
     tolerance = max((plan.max_shift_px for plan in plans), default=searched_px(tiles.shape[1:]))
     located = {}
     for sample in dict.fromkeys(tiles.sample.tolist()):

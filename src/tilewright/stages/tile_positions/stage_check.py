@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.io.inputs.tiles import Tiles
-from tilewright.kernels.backend import Backend, cells
+from tilewright.kernels.backend import cells
 from tilewright.kernels.padding import fill_padding
 from tilewright.kernels.tile_positions.stage_map import StageMap, displaced_tiles, fit_stage_map
 from tilewright.runtime.text import few
@@ -71,7 +71,7 @@ def middle_tiles(nominal_px: NDArray[np.float64]) -> NDArray[np.int64]:
     return np.sort(np.argsort(np.round(away, 3), kind="stable")[:_MOST_TILES])
 
 
-def stage_problem(tiles: Tiles, *, backend: Backend, max_shift_px: float | None = None) -> str:
+def stage_problem(tiles: Tiles, *, max_shift_px: float | None = None) -> str:
     """Return how the overlaps of the tiles contradict their positions, "" where they do not.
 
     Of more than 100 tiles the middle ones are read. They are of the channel with the most
@@ -86,7 +86,7 @@ def stage_problem(tiles: Tiles, *, backend: Backend, max_shift_px: float | None 
     shape_px = tiles.shape[1], tiles.shape[2]
     searched = max_shift_px or searched_px(shape_px)
     names = tiles.name[index].tolist()
-    found = overlaps_problem(images, nominal[index], names, shape_px, backend, searched)
+    found = overlaps_problem(images, nominal[index], names, shape_px, searched)
     if not found and (lone := lone_tiles(nominal, shape_px)):
         return lone_text([tiles.name[lone[0]]])
     return f"{found}; {_REMEDY}" if found else ""
@@ -97,7 +97,6 @@ def overlaps_problem(
     nominal_px: NDArray[np.float64],
     names: Sequence[str],
     shape_px: tuple[int, int],
-    backend: Backend,
     searched: float,
 ) -> str:
     """Return how overlaps contradict positions, "" where they do not.
@@ -112,13 +111,11 @@ def overlaps_problem(
         Name of each tile.
     shape_px : (int, int)
         (y, x) of a tile.
-    backend : Backend
-        What computes.
     searched : float
         Pixels over which places are searched.
     """
     factor = reduction(shape_px[1])
-    found = fit_stage_map(backend, images, nominal_px / factor)
+    found = fit_stage_map(images, nominal_px / factor)
     if found is None:
         return ""
     # Of four overlaps two that agree by chance are no evidence against the table.
@@ -127,7 +124,7 @@ def overlaps_problem(
     believed = turned or found.matched >= _BELIEVED * found.compared
     if believed and off_px > searched:
         return describe(found, factor)
-    for tile, off in displaced_tiles(backend, images, nominal_px / factor, found).items():
+    for tile, off in displaced_tiles(images, nominal_px / factor, found).items():
         if float(np.abs(off).max()) * factor > _FAR * searched:
             y, x = (round(px) for px in off * factor)
             return (
