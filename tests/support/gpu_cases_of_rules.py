@@ -13,11 +13,8 @@ from typing import Any
 import numpy as np
 from scipy import ndimage
 
-from tests.support.gpu_cases import OPTICS, PEDESTAL, VOXEL_UM, Case, tissue, wiener_of
+from tests.support.gpu_cases import PEDESTAL, Case, tissue, wiener_of
 from tilewright.kernels.backend import Backend
-from tilewright.kernels.deconvolve.psf import gibson_lanni
-from tilewright.kernels.deconvolve.richardson_lucy import scene_margin
-from tilewright.kernels.deconvolve.thinning import choose_iterations, measure_camera
 from tilewright.kernels.edf.channel_model import object_power
 from tilewright.kernels.edf.focus import sum_projection
 from tilewright.kernels.edf.wiener_plane import remove_grain
@@ -53,7 +50,6 @@ def cases_of_rules(backend: Backend, px: int, planes: int) -> Iterator[Case]:
     yield from _illumination(backend, counts, grid)
     yield from _tile_positions(backend, grid)
     yield _fused(backend, grid)
-    yield _thinning(backend, counts)
     yield from _surveys(backend, counts)
     yield from _finishes(backend, counts)
     yield from _registration(backend, counts[planes // 2])
@@ -151,19 +147,6 @@ def _fused(backend: Backend, grid: _Grid) -> Case:
     return _case("fuse 2 tiles", lambda: fuse(
         backend, tiles, spans, correction, (0, 0), shape, feather_px=20.0,
     )[0], grid.tiles[:2])  # fmt: skip
-
-
-def _thinning(backend: Backend, counts: Any) -> Case:
-    part = counts[:, :128, :128]
-    planes = len(part)
-    psf = gibson_lanni(OPTICS, VOXEL_UM, 2 * planes - 1, max_lateral_px=33)
-    margin = scene_margin(planes, VOXEL_UM[0])
-
-    def run() -> Any:
-        camera = measure_camera(backend, part, PEDESTAL)
-        return np.array(choose_iterations(backend, part, psf, camera, margin=margin).held_out)
-
-    return _case("iterations by thinning", run, part)
 
 
 def _surveys(backend: Backend, counts: Any) -> Iterator[Case]:
