@@ -26,8 +26,12 @@ from benchmarks.truth_tiles import SHARED
 from tilewright.io.results.mosaic import create_mosaic, open_mosaic
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.deconvolve.blur import Blur
-from tilewright.kernels.deconvolve.richardson_lucy import RichardsonLucy, scene_margin
-from tilewright.kernels.deconvolve.thinning import choose_iterations, measure_camera
+from tilewright.kernels.deconvolve.richardson_lucy import (
+    RichardsonLucy,
+    model_background,
+    scene_margin,
+)
+from tilewright.kernels.noise import photon_transfer
 from tilewright.stages.deconvolve.stack import deconvolve as deconvolve_mosaic
 
 #: Of each set, the fixed count that reaches the accuracy bars.
@@ -66,25 +70,20 @@ def load(path: str) -> tuple[NDArray[np.float32], NDArray[np.float32], float, fl
         return data["img"].astype(np.float32), data["psf"], float(data["bg"]), float(data["vox"][0])
 
 
-def ours(path: str, out: str, iterations: str) -> None:
+def ours(path: str, out: str, count: str) -> None:
     """Deconvolve a stack untiled with the stack's PSF."""
-    counts, psf, background, step = load(path)
+    counts, psf, pedestal, step = load(path)
     backend = cpu_backend(2)
     margin = scene_margin(len(counts), step)
     start, cpu = time.perf_counter(), time.process_time()
-    tile = counts[:, *(slice((n - 512) // 2, (n + 512) // 2) for n in counts.shape[1:])]
-    camera = measure_camera(backend, tile, background)
-    if iterations == "auto":
-        count = choose_iterations(backend, tile, psf, camera, margin=margin).iterations
-    else:
-        count = int(iterations)
-    counts -= np.float32(camera.zero_counts)
+    background = model_background(photon_transfer(backend, counts[len(counts) // 2], pedestal))
+    counts -= np.float32(pedestal - background)
     z, y, x = counts.shape
     solver = RichardsonLucy(Blur(backend, psf, (z, y, x), margin))
-    solver.load(np.maximum(counts, 0), camera.background_counts)
-    for _ in range(count):
+    solver.load(np.maximum(counts, 0), background)
+    for _ in range(int(count)):
         solver.iterate()
-    report(start, cpu, count)
+    report(start, cpu, int(count))
     np.save(out, solver.estimate)
 
 
@@ -159,17 +158,15 @@ def compare(name: str, work: Path, peer_python: str | None) -> None:
     print(f"\n{name} {raw.shape}{'':<18} its   wall s    CPU-s      MB  PSNR dB   SSIM")
     line("raw", {"wall": 0, "cpu": 0, "mb": 0, "iterations": 0}, raw, truth)
     out = work / "out.npy"
-    runs = {}
-    for count in (str(ITERATIONS[name]), "auto"):
-        runs[count] = child("ours", str(stack), str(out), count)
-        line(f"tilewright, {count} iterations", runs[count], np.load(out), truth)
+    own = child("ours", str(stack), str(out), str(ITERATIONS[name]))
+    line(f"tilewright, {ITERATIONS[name]} iterations", own, np.load(out), truth)
     if name == "codex17":
         told = child("tiled", str(stack), str(out))
         line("tilewright, stage, 512 px tiles", told, np.load(out), truth)
     if peer_python:
         told = peer(peer_python, str(stack), str(out))
         line("scikit-image", told, np.load(out), truth)
-        cpu, wall = (runs[str(ITERATIONS[name])][key] / told[key] for key in ("cpu", "wall"))
+        cpu, wall = (own[key] / told[key] for key in ("cpu", "wall"))
         print(f"against scikit-image: CPU-s {cpu:.2f}, wall {wall:.2f} (bar 0.30)")
 
 

@@ -21,7 +21,7 @@ def test_valid(config: dict[str, Any]) -> None:
     assert [c.marker for c in experiment.channels] == ["DAPI_1", "CD3", "DAPI_2"]
     assert experiment.voxel_um == (1.5, 0.377, 0.377)
     assert experiment.optics_of(1, "2")["emission_nm"] == 525
-    assert experiment.options("deconvolve")["iterations"] is None
+    assert experiment.options("deconvolve")["iterations"] == 32
     assert experiment.options("illumination")["method"] == "auto"
 
 

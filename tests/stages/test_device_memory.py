@@ -6,7 +6,6 @@ and marked ``gpu`` on CuPy itself.
 
 import logging
 import os
-import re
 import subprocess
 import sys
 import threading
@@ -140,13 +139,10 @@ def test_the_floor_is_an_error(tmp_path: Path, gpu: Backend) -> None:
     error = caught.value
     assert backend.use.splits == 2
     text = str(error)
-    assert int(re.findall(r"needs at least (\d+) MB", text)[0]) >= 16
-    assert "16 MB are available; raise resources.deconvolve.gpu_mem_mb to get a larger GPU" in text
+    assert "16 MB are available to deconvolve, and do not hold its smallest tile" in text
+    assert "raise resources.deconvolve.gpu_mem_mb to get a larger GPU" in text
     assert not is_fault_of_device(f"{type(error).__name__}: {error}")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["in.zarr"]
-    expected = pytest.raises(DeviceMemoryError, match=r"deconvolve\.iterations")
-    with limited(16 * MB) as backend, expected:
-        deconvolve_runs.run(tmp_path, counts, backend, iterations=None)
 
 
 @needs_standin
@@ -218,7 +214,7 @@ def test_what_cannot_be_split_says_so(tmp_path: Path, gpu: Backend) -> None:
     files = tmp_path / "t.npz", tmp_path / "t.json"
     with limited(MB / 4) as backend, pytest.raises(DeviceMemoryError) as caught:
         register(pair.reference, pair.moving, *files, backend=backend, **options)
-    assert "0 MB are available; raise resources.register.gpu_mem_mb" in str(caught.value)
+    assert "0 MB are available to register" in str(caught.value)
     assert not list(tmp_path.iterdir())
 
 
@@ -244,7 +240,7 @@ def test_threads_take_turns(tmp_path: Path, gpu: Backend) -> None:
         assert backend.use.splits == 0
         assert map_with_oom_split(backend, work, 30, halves, PART) == [7, 8, 7, 8]
         assert backend.use.splits == 3
-        with pytest.raises(DeviceMemoryError, match="stitch needs at least 30 MB for a part"):
+        with pytest.raises(DeviceMemoryError, match="do not hold a part"):
             map_with_oom_split(backend, work, 30, lambda _: [], PART)
         assert retry_smaller_on_oom(backend, work, 30, lambda size: size - 7, PART) == 9
 

@@ -21,10 +21,8 @@ Part = TypeVar("Part")
 
 logger = logging.getLogger(__name__)
 
-_MB = 2**20
 #: cuFFT, cuBLAS and cuSOLVER allocate by themselves, outside CuPy's pool, and so does the driver.
 _NO_MEMORY = re.compile(r"_ALLOC_FAILED\b|cudaErrorMemoryAllocation|CUDA_ERROR_OUT_OF_MEMORY")
-_REQUEST = re.compile(r"allocating ([\d,]+) bytes")
 
 
 @dataclass(frozen=True)
@@ -35,23 +33,19 @@ class OomHint:
     """The rule whose memory can be configured."""
     unit: str
     """The smallest unit of work."""
-    fix: str = ""
-    """What helps besides more memory, as the end of a sentence that begins with "or"."""
 
 
 @dataclass(frozen=True)
 class _Shortage:
-    """Bytes required by a failed attempt at least, and bytes available."""
+    """Megabytes that a failed attempt had."""
 
-    needed_b: int
-    available_b: int
+    available_mb: int
 
     def error(self, hint: OomHint) -> DeviceMemoryError:
-        rule, fix = hint.rule, f", or {hint.fix}" if hint.fix else ""
         return DeviceMemoryError(
-            f"out of memory on the GPU: {rule} needs at least {-(-self.needed_b // _MB)} MB for "
-            f"{hint.unit}, and {self.available_b // _MB} MB are available; raise "
-            f"resources.{rule}.gpu_mem_mb to get a larger GPU or all of one{fix}"
+            f"out of memory on the GPU: {self.available_mb} MB are available to {hint.rule}, and "
+            f"do not hold {hint.unit}; raise resources.{hint.rule}.gpu_mem_mb to get a larger GPU "
+            "or all of one"
         )
 
 
@@ -214,10 +208,7 @@ def _shortage(backend: Backend, error: MemoryError | RuntimeError) -> _Shortage 
     available_b = int(free_b + pool.total_bytes())
     if backend.use.limit_b is not None:
         available_b = min(available_b, backend.use.limit_b)
-    request = _REQUEST.search(str(error))
-    requested_b = int(request[1].replace(",", "")) if request else 0
-    # cuFFT does not say how much it asked for, and a pool in pieces fails below its limit.
-    return _Shortage(max(int(pool.used_bytes()) + requested_b, available_b), available_b)
+    return _Shortage(available_b // 2**20)
 
 
 def record_peak(backend: Backend) -> None:
@@ -233,9 +224,5 @@ def record_peak(backend: Backend) -> None:
 def _record_split(backend: Backend, rule: str, shortage: _Shortage, how: str) -> None:
     backend.use.splits += 1
     logger.warning(
-        "%s: out of memory on the GPU (at least %d MB needed, %d MB available): %s",
-        rule,
-        -(-shortage.needed_b // _MB),
-        shortage.available_b // _MB,
-        how,
+        "%s: out of memory on the GPU (%d MB available): %s", rule, shortage.available_mb, how
     )

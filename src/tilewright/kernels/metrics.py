@@ -10,7 +10,7 @@ import numpy as np
 import scipy.fft
 from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Bools, fast_len
+from tilewright.kernels.backend import fast_len
 
 #: Spatial frequencies in cycles/px: tissue shapes, and the detail that defocus removes first.
 LOW_BAND = (0.01, 0.04)
@@ -60,20 +60,16 @@ def focus_score(image: NDArray[Any]) -> float:
     return max(band(DETAIL_BAND) - floor, 0.0) / (low - floor)
 
 
-def ncc(first: NDArray[Any], second: NDArray[Any], mask: Bools | None = None) -> float:
-    """Return the normalised cross-correlation of two (y, x) images on ``mask`` (y, x bool).
+def ncc(first: NDArray[Any], second: NDArray[Any]) -> float:
+    """Return the normalised cross-correlation of two (y, x) images.
 
-    ``nan`` where the mask is empty or an image is constant there.
+    ``nan`` where an image is constant.
 
     >>> image = np.random.default_rng(0).random((32, 32))
     >>> round(ncc(image, 3 - 2 * image), 3)
     -1.0
     """
     a, b = np.asarray(first, np.float32), np.asarray(second, np.float32)
-    if mask is not None:
-        a, b = a[mask], b[mask]
-    if a.size == 0:
-        return float("nan")
     a, b = a - a.mean(dtype=np.float64), b - b.mean(dtype=np.float64)
     product = float((a * b).sum(dtype=np.float64))
     power = float((a * a).sum(dtype=np.float64)) * float((b * b).sum(dtype=np.float64))

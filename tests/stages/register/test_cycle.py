@@ -205,10 +205,9 @@ def test_blank_image_is_refused(tmp_path: Path, photons: int, swap: bool) -> Non
 
 def test_large_images_are_read_in_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # Overviews of at most 512 px here, so that 1000 px make a large image.
-    monkeypatch.setattr("tilewright.stages.register.plane_views._OVERVIEW_PX", 256)
-    monkeypatch.setattr("tilewright.stages.register.plane_views._STRIP_PX", 128)
+    monkeypatch.setattr("tilewright.stages.register.plane_views.OVERVIEW_PX", 256)
+    monkeypatch.setattr("tilewright.stages.register.plane_views.CHUNK_PX", 128)
     monkeypatch.setattr("tilewright.stages.register.block_passes._CELL_PX", 96)
-    monkeypatch.setattr("tilewright.stages.register.lost_tissue.LostTissueSearch.cell_px", 96)
     pair = make_pair(7, size=(1000, 1000))
     largest = []
 

@@ -9,9 +9,9 @@ from scipy import ndimage
 from tests.support.tissue_pair import Pair, make_pair
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.register.warp import Transform
-from tilewright.stages.register import lost_tissue
+from tilewright.stages.register import block_passes, lost_tissue
 from tilewright.stages.register.block_passes import Pass, measure_blocks
-from tilewright.stages.register.lost_tissue import FACTOR, LostTissue, LostTissueSearch
+from tilewright.stages.register.lost_tissue import FACTOR, HALO_PX, LostTissue, LostTissueSearch
 from tilewright.stages.register.plane_views import open_views
 
 CPU = cpu_backend(workers=2)
@@ -21,9 +21,10 @@ def find(pair: Pair, moving: NDArray[np.uint16], affine: Any = None) -> LostTiss
     """Compare under the exact affine part; the elastic one is at most 2 px."""
     affine = pair.affine if affine is None else affine
     views = open_views(pair.reference, moving)
-    search = LostTissueSearch(views[0].size(FACTOR))
+    search = LostTissueSearch(CPU, views[0].size(FACTOR))
+    pass_ = Pass(FACTOR, 24, offset=12, halo_px=HALO_PX)
     transform = replace(Transform.identity(), affine=affine)
-    measure_blocks(CPU, *views, transform, Pass(FACTOR, 24, 0, 12), "test", observer=search)
+    measure_blocks(CPU, *views, transform, pass_, "test", observe=search.observe)
     found = search.result()
     assert found.share is not None
     return found
@@ -149,7 +150,7 @@ def test_cells_give_what_the_whole_gives(monkeypatch: pytest.MonkeyPatch) -> Non
     pair = make_pair(15)
     moving, _ = cut(pair, [(300, 300, 60)])
     whole = find(pair, moving)
-    monkeypatch.setattr(LostTissueSearch, "cell_px", 100)
+    monkeypatch.setattr(block_passes, "_CELL_PX", 100)
     assert find(pair, moving) == whole
 
 

@@ -113,7 +113,7 @@ def test_markers_of_cells_come_nearer_to_the_truth_and_quality_passes(
     assert min(found.error for found in before) > 0.3
     # Overviews of large images are binned. Quality is asked of the last.
     for method, overview_px in (("regression", 2048), ("regression", 96), ("exposure", 2048)):
-        monkeypatch.setattr(subtract, "_FIT_PX", overview_px)
+        monkeypatch.setattr(subtract, "OVERVIEW_PX", overview_px)
         made = with_method(bench, method)
         for a, b in zip(before, cells(made), strict=True):
             assert b.error < 0.2 * a.error

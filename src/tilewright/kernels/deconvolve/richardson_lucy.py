@@ -4,10 +4,12 @@ import math
 
 from tilewright.kernels.backend import Array
 from tilewright.kernels.deconvolve.blur import Blur, map_slices
+from tilewright.kernels.noise import NoiseModel
 
-#: Lateral margin of the scene. 8 px lose 0.03 dB against 16, more gains nothing; with 12, views
-#: of 512 and 1024 px grow to the next FFT-friendly size.
-MARGIN_PX = 12
+#: Lateral margin of the scene: half a PSF of 17 planes at NA 0.75. What lies beyond one border of a
+#: window then does not reach the other, and tiles agree with the untiled mosaic within 0.01 % (2.9
+#: % with 12 px).
+MARGIN_PX = 32
 #: Axial margin of the scene, at most 0.6 of the stack. NA 0.75, 17 planes of 1.5 µm: 8 planes;
 #: 5 cost 0.9 dB, 16 gain nothing. NA 1.4, 32 planes of 0.25 µm: 20 planes; 16 cost 0.5 dB,
 #: 31 gain nothing.
@@ -22,16 +24,36 @@ _DAMPING = 2.5
 _FLOOR = 1e-4
 
 
-def scene_margin(
-    planes: int, z_step_um: float, lateral_px: int = MARGIN_PX
-) -> tuple[int, int, int]:
+def scene_margin(planes: int, z_step_um: float) -> tuple[int, int, int]:
     """Return how many voxels the scene extends beyond a view of ``planes``: (z, y, x).
 
     >>> scene_margin(17, 1.5)
-    (8, 12, 12)
+    (8, 32, 32)
     """
     most = min(planes - 1, math.ceil(0.6 * planes))
-    return min(most, math.ceil(MARGIN_UM / z_step_um)), lateral_px, lateral_px
+    return min(most, math.ceil(MARGIN_UM / z_step_um)), MARGIN_PX, MARGIN_PX
+
+
+def model_background(noise: NoiseModel) -> float:
+    """Return the part of the counts that is not blurred light, where counts are Poisson numbers.
+
+    Read noise σ is Poisson noise of σ² / gain² more photons, so that the counts start so far below
+    the camera's offset (Snyder et al., JOSA A 10:1014, 1993).
+
+    Parameters
+    ----------
+    noise : NoiseModel
+        Of the mosaic itself: interpolated ones have 1.6 to 1.8 times less than the camera made. The
+        gain is taken for 1 where the image has no light to measure it.
+
+    Examples
+    --------
+    >>> model_background(NoiseModel(2.0, 4.0)), model_background(NoiseModel(0.0, 4.0))
+    (8.0, 16.0)
+    """
+    gain = noise.gain or 1.0
+    # No camera reads better than one photon's worth; it also keeps the model's ratio finite.
+    return max(noise.read_noise_counts**2 / gain, gain)
 
 
 class RichardsonLucy:
@@ -73,7 +95,7 @@ class RichardsonLucy:
             follows from their neighbours. Their counts are overwritten with 0.
         """
         blur, xp = self.blur, self.blur.backend.xp
-        self._image, self._background, self._mask = image, background, mask
+        self._image, self._background = image, background
         signal = xp.maximum(image - xp.float32(background), 0)
         measured = xp.ones(blur.view, dtype=xp.float32)
         if mask is not None:
@@ -94,30 +116,17 @@ class RichardsonLucy:
         xp.divide(inside, sensitivity, out=sensitivity)
         return sensitivity
 
-    def iterate(self, other: Array | None = None) -> float:
-        """Do one iteration.
-
-        Parameters
-        ----------
-        other : ndarray of float32, shape (z, y, x), optional
-            Other counts of the same light, to which the model is compared as well.
-
-        Returns
-        -------
-        float
-            I-divergence per voxel of ``other`` from the model that the iteration started with; 0
-            without it.
-        """
+    def iterate(self) -> None:
+        """Do one iteration."""
         blur, backend = self.blur, self.blur.backend
         planes = blur.planes_per_block
         map_slices(backend, blur.scene[0], planes, self._predict)
         blur.convolve_columns(adjoint=False)
-        terms = map_slices(backend, blur.view[0], planes, lambda z: self._compare(z, other))
+        map_slices(backend, blur.view[0], planes, self._compare)
         blur.clear_outside_view()
         blur.convolve_columns(adjoint=True)
         map_slices(backend, blur.scene[0], planes, self._correct)
         self._iteration += 1
-        return math.fsum(terms) / math.prod(blur.view)
 
     def _predict(self, z: slice) -> None:
         """Extrapolate planes of the scene from the last step, which y holds; transform them."""
@@ -127,25 +136,13 @@ class RichardsonLucy:
         xp.maximum(y, 0, out=y)
         self.blur.spread(z, y)
 
-    def _compare(self, z: slice, other: Array | None) -> float:
+    def _compare(self, z: slice) -> None:
         """Turn planes of H y into planes of g / (H y + background), and transform them."""
         blur, xp = self.blur, self.blur.backend.xp
         model = blur.gather(z, *blur.view[1:])
         model += xp.float32(self._background)
         xp.maximum(model, xp.float32(1e-6), out=model)
         blur.spread(z, self._image[z] / model)
-        return 0.0 if other is None else self._divergence(z, other[z], model)
-
-    def _divergence(self, z: slice, counts: Array, model: Array) -> float:
-        """Return the sum of g log(g/m) - g + m over what was measured."""
-        xp = self.blur.backend.xp
-        terms = xp.log(xp.maximum(counts / model, xp.float32(1e-30)))
-        terms *= counts
-        terms -= counts
-        terms += model
-        if self._mask is not None:
-            terms *= self._mask[z]
-        return float(terms.sum(axis=-1).sum(dtype=xp.float64))
 
     def _correct(self, z: slice) -> None:
         """Correct planes of the scene; y then holds the step from the estimate before."""

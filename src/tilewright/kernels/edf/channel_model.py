@@ -29,14 +29,14 @@ BEYOND_UM = 3.0
 NARROW, WIDE = 1.17, 3.3
 #: Least spread of a thin sheet, in planes: with 0.5 stacks of five planes lose 0.2 dB.
 _LEAST_SHEET = 0.4
-#: A ring counts as measured up to the first one below so many standard errors; beyond, power falls
-#: with this many times the exponent that it had before.
-_ERRORS = 4.0
-_STEEPER = 2.0
+#: A ring counts as measured up to the first one below so many standard errors: with 4 a dim set
+#: loses 0.1 dB, with 8 bright ones 3 dB.
+_ERRORS = 3.0
 #: The error of a ring of fewer modes is their own scatter, and no test of its power: no figure.
 _FEW_MODES = 64
-#: Exponent where fewer than three rings are measured, and the least steep one: no figures.
-_SLOPE, _LEAST_SLOPE = -4.0, -1.0
+#: Exponent with which power falls beyond: -4 loses 0.06 dB on thick tissue, -8 0.07 dB on very dim
+#: one.
+_TAIL = -6.0
 #: Nor is one measured where neighbours share so little of what they show of the light: there the
 #: cross-spectrum changes sign, and what it leaves divided by next to nothing is far too much power.
 #: Two channels of the phantom gain 4.9 and 1.3 dB over no such limit; with 0.25 half a dB more, but
@@ -163,7 +163,7 @@ def object_power(
     The noise of two planes is independent, so the cross-spectrum of neighbours is that of the
     light, times the mean product of their transfer functions. It is averaged over rings; from the
     first ring that noise could have made, or where neighbours share next to nothing, the power
-    falls with twice its exponent.
+    falls steeply.
 
     Parameters
     ----------
@@ -257,14 +257,8 @@ def _with_tail(
     missing = missing[missing > 1]
     if not missing.size:
         return power
-    first = int(missing[0])
-    below = np.arange(max(first // 2, 1), first)
-    level, slope = power[first - 1], _SLOPE
-    if below.size >= 3:
-        line = np.polyfit(np.log(RADII[below]), np.log(power[below]), 1)
-        level = float(np.exp(np.polyval(line, np.log(RADII[first]))))
-        slope = min(_STEEPER * float(line[0]), _LEAST_SLOPE)
-    power[first:] = level * (RADII[first:] / RADII[first]) ** slope
+    last = int(missing[0]) - 1
+    power[last:] = power[last] * (RADII[last:] / RADII[last]) ** _TAIL
     return np.maximum(power, max(float(power.max()) * 1e-12, 1e-9))
 
 

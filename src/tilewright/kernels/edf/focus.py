@@ -149,6 +149,10 @@ class FocusMeasure:
         wide = upsample_linear(xp, wide, 2)
         return Focus(spectra, energy, wide, noise, xp.where(clear, best, -1))
 
+    def height(self, weights: Array) -> Array:
+        """Return the mean (y, x) of the planes by their weights (usable z, y, x)."""
+        return (weights * self.index).sum(axis=0)
+
     def light(self, stack: Any, z: int) -> Array:
         """Return a plane (y, x) of a stack without its pedestal, on the device."""
         return self.backend.asarray(stack[z]) - self.pedestal
@@ -187,7 +191,7 @@ def focus_weighted(measure: FocusMeasure, stack: Any) -> Projection:
         upsample_linear(xp, weight, POOL_PX) * measure.light(stack, z)
         for z, weight in zip(measure.planes, weights, strict=True)
     )
-    return Projection(image, (weights * measure.index).sum(axis=0), focus.sharpest)
+    return Projection(image, measure.height(weights), focus.sharpest)
 
 
 def sum_projection(measure: FocusMeasure, stack: Any, kernel: NDArray[Any]) -> Projection:
@@ -230,7 +234,7 @@ def sum_projection(measure: FocusMeasure, stack: Any, kernel: NDArray[Any]) -> P
         spectrum = sum(focus.spectra) * backend.fft.rfft2(backend.asarray(wrapped))
         image = backend.fft.irfft2(spectrum, s=measure.window)
     weights = focus.weights(0.0, _SOFT_NOISE, _POWER)
-    return Projection(image, (weights * measure.index).sum(axis=0), focus.sharpest)
+    return Projection(image, measure.height(weights), focus.sharpest)
 
 
 def _half_band(window: tuple[int, int]) -> NDArray[np.float64]:

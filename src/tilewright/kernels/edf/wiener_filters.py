@@ -19,21 +19,16 @@ from numpy.typing import NDArray
 from tilewright.kernels.backend import Backend, Floats, fast_len
 from tilewright.kernels.edf.channel_model import FINE, RADII, ChannelModel
 
-#: Reach of the filters, and where they begin to fade. Tiles need a halo of it.
+#: Reach of the filters, which fade from half of it on. Tiles need a halo of it.
 REACH_PX = 64
-_FADE_FROM_PX = 44
-_FADE_SIGMA_PX = 20.0
-#: Grid on which filters become kernels: a kernel of 64 px does not wrap around.
-_GRID = 192
 #: Share of the light that may lie at any depth, over that at the likeliest.
 _ANYWHERE = 1e-4
 #: Error of the model (optics, shape of the prior) as noise in shares of the light's power. 0 loses
 #: 0.8 dB on a bright thin sheet, 3 dB there with an aperture 10 % wrong; 0.01 loses 0.8 dB on thick
 #: tissue. It also keeps filters short: at low frequencies all planes show nearly the same.
 _MODEL_ERROR = 2e-3
-#: Power that the low rank may lose, of that of all filtered images, and the most kernels: these
-#: gain 0.06 dB on dim and 0.1 dB on wavy sets over 5e-4 and 14, for a tenth of the time.
-_RANK_LOSS = 1e-4
+#: Most kernels that make up all filters: 14 lose 0.06 dB on dim and 0.1 dB on wavy sets, and save a
+#: tenth of the time.
 _MOST_RANK = 18
 
 
@@ -111,12 +106,10 @@ def _low_rank(bins: Floats, root: Floats) -> tuple[Floats, Floats]:
     errors = np.matmul(np.moveaxis(bins, 1, 0), np.moveaxis(root, 1, 2)).transpose(1, 0, 2)
     rows = errors.reshape(len(bins), -1)
     # Of the bins' small Gram matrix: an SVD of the long rows themselves takes five times as long.
-    value, vector = np.linalg.eigh(rows @ rows.T)
-    loss = np.cumsum(np.maximum(value, 0)) / max(float(value.sum()), 1e-300)
-    rank = int(np.clip((loss > _RANK_LOSS).sum(), 1, _MOST_RANK))
-    mixing = vector[:, ::-1][:, :rank]
+    _, vector = np.linalg.eigh(rows @ rows.T)
+    mixing = vector[:, ::-1][:, :_MOST_RANK]
     basis = mixing.T @ bins.reshape(len(bins), -1)
-    return mixing, basis.reshape(rank, *bins.shape[1:])
+    return mixing, basis.reshape(-1, *bins.shape[1:])
 
 
 def _bins(channel: ChannelModel, spread: float) -> Floats:
@@ -158,21 +151,21 @@ def _error_root(channel: ChannelModel) -> Floats:
 
 def _kernels(profiles: Floats) -> Floats:
     """Return quadrants (…, 65, 65) of the kernels of radial transfer functions (…, radii)."""
-    half = np.arange(_GRID // 2 + 1) / _GRID
+    # Three times the reach: a kernel does not wrap around.
+    grid = 3 * REACH_PX
+    half = np.arange(grid // 2 + 1) / grid
     radius = np.hypot(half[:, None], half)
-    cosine = _cosines(_GRID, REACH_PX + 1) / _GRID
+    cosine = _cosines(grid, REACH_PX + 1) / grid
     # Frequencies other than 0 and the last stand for two; the kernel's pixels do not.
     cosine[1:] /= 2
     cosine[:, 1:-1] *= 2
     at = np.hypot(np.arange(REACH_PX + 1)[:, None], np.arange(REACH_PX + 1))
-    fade = 0.5 + 0.5 * np.cos(
-        np.pi * np.clip((at - _FADE_FROM_PX) / (REACH_PX - _FADE_FROM_PX), 0, 1)
-    )
+    fade = 0.5 + 0.5 * np.cos(np.pi * np.clip(2 * at / REACH_PX - 1, 0, 1))
     out = np.empty((*profiles.shape[:2], *at.shape))
     lower = np.minimum((radius / RADII[1]).astype(np.intp), RADII.size - 2)
     share = radius / RADII[1] - lower
     # What the fade takes from the sum goes back where it is smooth: light is neither made nor lost.
-    smooth = fade * np.exp(-0.5 * np.square(at / _FADE_SIGMA_PX))
+    smooth = fade * np.exp(-0.5 * np.square(3 * at / REACH_PX))
     counted = np.minimum(np.arange(REACH_PX + 1), 1) + 1
     smooth /= counted @ smooth @ counted
     for index in np.ndindex(profiles.shape[:2]):

@@ -99,7 +99,7 @@ class WienerPlane:
         xp = self.backend.xp
         focus = self.focus.measure(stack)
         weights = focus.weights(_WIDE_SHARE, _NOISE_SHARE, _POWER)
-        height = (weights * self.focus.index).sum(axis=0)
+        height = self.focus.height(weights)
         shares: Array = 0
         variance: Array = 0
         for share, bin_ in self._shares(weights, height):

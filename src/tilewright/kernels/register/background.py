@@ -7,6 +7,7 @@ background channel has the mean ``b`` is taken to be ``m = factor * b + signal``
 from typing import Any
 
 import numpy as np
+from scipy.optimize import minimize_scalar
 
 from tilewright.kernels.backend import Array, Backend, Bools, Floats
 
@@ -16,7 +17,6 @@ from tilewright.kernels.backend import Array, Backend, Bools, Floats
 QUANTILE = 0.25
 #: Cells that a line is fitted to; of more, evenly spaced ones.
 _MOST_CELLS = 1 << 17
-_GOLDEN = (5**0.5 - 1) / 2
 
 
 def subtract(backend: Backend, marker: Any, background: Any, factor: float) -> Array:
@@ -93,12 +93,12 @@ def fit_factor(marker: Floats, background: Floats) -> float:
         rest -= np.quantile(rest, QUANTILE)
         return float(np.where(rest > 0, QUANTILE * rest, (QUANTILE - 1) * rest).sum())
 
-    # The loss is convex: golden-section search, to 1e-8 of the highest factor.
-    low, high = 0.0, float(np.quantile(m / b, 0.9))
-    for _ in range(40):
-        first, second = high - _GOLDEN * (high - low), low + _GOLDEN * (high - low)
-        low, high = (low, second) if loss(first) < loss(second) else (first, high)
-    return float(f"{(low + high) / 2:.4g}")
+    # The loss is convex.
+    highest = float(np.quantile(m / b, 0.9))
+    found = minimize_scalar(
+        loss, bounds=(0, highest), method="bounded", options={"xatol": 1e-8 * highest}
+    )
+    return float(f"{found.x:.4g}")
 
 
 def oversubtracted_share(marker: Floats, background: Floats, factor: float) -> float:

@@ -18,17 +18,11 @@ _SCALES = (30.0, 12.0, 6.0, 4.0, 4.0)
 _AROUND = 5
 #: Weight above which a block counts as accepted: residual below 0.64 scales.
 ACCEPTED = 0.5
-#: Noise below this factor is taken for the agreement of very few points.
-_LEAST_FACTOR = 1e-9
-#: Standard deviations of the windows, in blocks, and of the narrowest ones that are tried.
-_WINDOWS = (32.0, 16.0, 8.0)
-_NARROWEST = (4.0, 2.0, 1.0)
+#: Standard deviations of the windows, in blocks; the last three are tried as the narrowest.
+_WINDOWS = (32.0, 16.0, 8.0, 4.0, 2.0, 1.0)
 #: How often the narrowest is applied: what it smooths away of a bend comes back. Twice leaves 0.02
 #: px more of a field that bends within 300 px, four times as little as six.
 _REPEATS = 4
-#: Standard deviation in px of what a window adds to the field: where blocks know less, wider
-#: windows decide. Between 0.5 and 2 px fields are alike.
-_DETAIL_PX = 1.0
 
 
 def fit_field(
@@ -69,7 +63,7 @@ def fit_field(
     design = np.append((points_px - centre) / spread, np.ones((*known.shape, 1)), axis=-1)
     expected = _neighbours_medians(shift, precision)
     precision = precision / _variance_factor(((shift - expected) ** 2).sum(axis=0), precision)
-    narrowest = _NARROWEST[-1]
+    narrowest = _WINDOWS[-1]
     for step, scale in enumerate(_SCALES, 1):
         residual2 = ((shift - expected) ** 2).sum(axis=0) * precision / 2.0
         weight = known * (scale**2 / (scale**2 + residual2)) ** 2
@@ -98,7 +92,7 @@ def _variance_factor(residual2: Floats, precision: Floats) -> float:
     order = np.argsort(half_squares, kind="stable")
     cumulated = np.cumsum(weights[order])
     quartile = half_squares[order][np.searchsorted(cumulated, 0.25 * cumulated[-1])]
-    return max(float(quartile) / 0.288, _LEAST_FACTOR)
+    return max(float(quartile) / 0.288, 1e-9)
 
 
 def _best_predicting(values: Floats, weight: Floats) -> float:
@@ -108,20 +102,21 @@ def _best_predicting(values: Floats, weight: Floats) -> float:
     rows, columns = (np.arange(n) // 2 for n in weight.shape)
     white = np.add.outer(rows, columns) % 2
     errors = []
-    for narrowest in _NARROWEST:
+    for narrowest in _WINDOWS[3:]:
         predicted = [_smooth(values, weight * part, narrowest) for part in (white, 1 - white)]
         wrong = ((np.where(white, predicted[1], predicted[0]) - values) ** 2).sum(axis=0)
         errors.append(round(float((weight * wrong).sum()), 6))
-    return next(n for n, e in zip(_NARROWEST, errors, strict=True) if e <= 1.15 * min(errors))
+    return next(n for n, e in zip(_WINDOWS[3:], errors, strict=True) if e <= 1.15 * min(errors))
 
 
 def _smooth(values: Floats, weight: Floats, narrowest: float) -> Floats:
     """Return a smooth field through the values (2, gy, gx), weighted by inverse variances."""
     field = np.zeros_like(values)
-    between = [n for n in _NARROWEST if n > narrowest]
-    for window in (*_WINDOWS, *between, *[narrowest] * _REPEATS):
-        # The variance of a window's mean is 1 / (4 pi window^2 mass).
-        mass = _blurred(weight, window) + 1 / (4 * np.pi * (window * _DETAIL_PX) ** 2)
+    wider = [window for window in _WINDOWS if window > narrowest]
+    for window in (*wider, *[narrowest] * _REPEATS):
+        # The variance of a window's mean is 1 / (4 pi window^2 mass); where it is above 1 px^2,
+        # wider windows decide. Between 0.25 and 4 px^2 fields are alike.
+        mass = _blurred(weight, window) + 1 / (4 * np.pi * window**2)
         field += np.stack([_blurred(weight * rest, window) for rest in values - field]) / mass
     return field
 

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 
 from tilewright.kernels.backend import Array, Backend, Floats, Region
 
-#: Pole of the cubic spline's prefilter; its response decays as ``_POLE ** |k|``.
-_POLE = np.sqrt(3.0) - 2.0
-#: 0.268**10 = 2e-6: the truncation stays below 0.2 counts at a step of 65535.
+#: The response of the cubic spline's prefilter decays as 0.268**k; 0.268**10 = 2e-6: the truncation
+#: stays below 0.2 counts at a step of 65535.
 _PREFILTER_RADIUS = 9
 #: Source pixels needed around the positions sampled: prefilter, four taps, and the rounding.
 HALO_PX = _PREFILTER_RADIUS + 3
@@ -185,7 +184,8 @@ def source_region(
 def spline_coefficients(backend: Backend, image: Array) -> Array:
     """Return the cubic spline coefficients of ``image``, (y, x) float32, mirrored at its edges."""
     k = np.arange(-_PREFILTER_RADIUS, _PREFILTER_RADIUS + 1)
-    taps = _POLE ** np.abs(k)
+    pole = np.sqrt(3.0) - 2.0
+    taps = pole ** np.abs(k)
     weights = backend.asarray(taps / taps.sum())
     rows = backend.ndimage.correlate1d(image, weights, axis=0, mode="mirror")
     return backend.ndimage.correlate1d(rows, weights, axis=1, mode="mirror")

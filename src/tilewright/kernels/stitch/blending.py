@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.kernels.backend import Array, Backend
+from tilewright.kernels.register.warp import cubic_weights
 
 #: Positions are rounded to 1/4096 px, so that taps are the same numbers on every device.
 _STEPS = 4096
@@ -225,17 +226,7 @@ def _taps(fraction: float) -> list[float]:
     >>> _taps(0.0), _taps(0.5)
     ([1.0], [-0.0625, 0.5625, 0.5625, -0.0625])
     """
-    return _cubic(fraction) if fraction else [1.0]
-
-
-def _cubic(t: Any) -> list[Any]:
-    """Return the weights of the four pixels around points ``t`` (0 to 1) after the second."""
-    return [
-        t * (t * (1 - t / 2) - 0.5),
-        1 + t * t * (1.5 * t - 2.5),
-        t * (0.5 + t * (2 - 1.5 * t)),
-        t * t * (t - 1) / 2,
-    ]
+    return cubic_weights(np.array(fraction)).tolist() if fraction else [1.0]
 
 
 def _weighted_sum(xp: Any, pixels: Array, taps: list[float], length: int) -> Array:

@@ -233,15 +233,13 @@ def _samples(source: _Source, planes: list[int]) -> list[tuple[NDArray[Any], NDA
     mosaic, pedestal = source.mosaic, source.pedestal
     found = sample_cells(mosaic)
     middle = planes[len(planes) // 2]
-    contrast = [plane_variance(mosaic.read(middle, c.y, c.x), pedestal) for c in found]
+    contrast = [plane_variance(mosaic.read(middle, *cell), pedestal) for cell in found]
     best = np.sort(np.argsort(-np.array(contrast), kind="stable")[:_SAMPLES])
     size = [min(_SAMPLE_PX, n) for n in mosaic.shape[1:]]
     starts = [
         [
             min(max((part.start + part.stop - n) // 2, 0), length - n)
-            for part, n, length in zip(
-                (found[i].y, found[i].x), size, mosaic.shape[1:], strict=True
-            )
+            for part, n, length in zip(found[i], size, mosaic.shape[1:], strict=True)
         ]
         for i in best
     ]

@@ -4,7 +4,7 @@ Damaged planes, the camera's noise, and whether the tissue's focus lies in the s
 is the same on every device: the middles of chunks spread evenly over the mosaic.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,10 +13,10 @@ from tqdm import tqdm
 
 from tilewright.errors import ProcessingError
 from tilewright.io.results.mosaic import Mosaic
-from tilewright.kernels.backend import Backend
+from tilewright.kernels.backend import Backend, Region
 from tilewright.kernels.edf.planes import DamagedPlane, damaged_planes, focus_ends, sample_planes
 from tilewright.kernels.noise import NoiseModel, photon_transfer
-from tilewright.stages.tile_windows import Window, regions, with_halo
+from tilewright.stages.tile_windows import regions
 
 #: At most so many chunks are sampled, spread evenly, and of each its middle of this side.
 _SAMPLES, _SAMPLE_PX = 32, 512
@@ -54,7 +54,7 @@ def survey_stack(backend: Backend, mosaic: Mosaic) -> StackSurvey:
     """
     pedestal = float(mosaic.attributes.get("pedestal_counts", 0))
     samples = [
-        sample_planes(mosaic.read(slice(None), cell.y, cell.x), pedestal)
+        sample_planes(mosaic.read(slice(None), *cell), pedestal)
         for cell in tqdm(sample_cells(mosaic), desc="planes", unit="chunk", mininterval=5)
     ]
     damaged = damaged_planes(samples)
@@ -85,20 +85,18 @@ def measure_noise(
     """
     good = np.flatnonzero(plane_mask)
     planes = [
-        mosaic.read(int(good[i % good.size]), cell.y, cell.x)
-        for i, cell in enumerate(sample_cells(mosaic))
+        mosaic.read(int(good[i % good.size]), *cell) for i, cell in enumerate(sample_cells(mosaic))
     ]
     width = min(plane.shape[1] for plane in planes)
     return photon_transfer(backend, np.concatenate([p[:, :width] for p in planes]), pedestal)
 
 
-def sample_cells(mosaic: Mosaic) -> list[Window]:
+def sample_cells(mosaic: Mosaic) -> list[Region]:
     """Return the middles of chunks, spread evenly over the mosaic; the same for every device."""
-    shape = mosaic.shape[1:]
-    chunks = [with_halo(region, 0, shape) for region in regions(shape, mosaic.chunk_px)]
+    chunks = regions(mosaic.shape[1:], mosaic.chunk_px)
     count = min(len(chunks), _SAMPLES)
-    cells = [chunks[i * len(chunks) // count] for i in range(count)]
-    return [replace(cell, y=_middle(cell.y), x=_middle(cell.x)) for cell in cells]
+    evenly = [chunks[i * len(chunks) // count] for i in range(count)]
+    return [(_middle(y), _middle(x)) for y, x in evenly]
 
 
 def _middle(span: slice) -> slice:

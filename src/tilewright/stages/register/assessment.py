@@ -16,7 +16,7 @@ from scipy import ndimage
 from tilewright.kernels.backend import Backend, Floats
 from tilewright.kernels.register.warp import Transform
 from tilewright.stages.register.block_passes import BlockGrid, Pass, measure_blocks
-from tilewright.stages.register.lost_tissue import FACTOR, LostTissueSearch
+from tilewright.stages.register.lost_tissue import FACTOR, HALO_PX, LostTissueSearch
 from tilewright.stages.register.plane_views import PlaneView
 
 #: Share of places on tissue, in percent, whose error lies below ``local_error_px``.
@@ -55,11 +55,11 @@ def assess(
         - ``places``: where each of them is worst, (y, x) in px of the reference
     """
     step = block_px // 4
-    search = LostTissueSearch(reference.size(FACTOR))
+    search = LostTissueSearch(backend, reference.size(FACTOR))
+    pass_ = Pass(FACTOR, step, offset=step // 2, halo_px=HALO_PX)
     grid = measure_blocks(
-        backend, reference, moving, transform, Pass(FACTOR, step, 0, step // 2), "quality",
-        observer=search,
-    )  # fmt: skip
+        backend, reference, moving, transform, pass_, "quality", observe=search.observe
+    )
     both = np.asarray(grid.on_tissue.all(axis=1))
     weight = np.sqrt(grid.blocks.energy.prod(axis=1)) * both
     share = weight / max(weight.sum(), 1e-12)

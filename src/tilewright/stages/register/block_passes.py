@@ -10,7 +10,6 @@ import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,8 +30,8 @@ from tilewright.stages.tile_windows import regions
 
 #: Side of a cell, in binned pixels: large enough for FFT batches, small enough for caches.
 _CELL_PX = 576
-#: A block shows tissue where its texture has a tenth of the bright blocks' energy.
-_TISSUE_ENERGY = 0.1
+#: Tissue is where the texture has a tenth of the energy that it has at bright places.
+TISSUE_ENERGY = 0.1
 
 
 @dataclass(frozen=True)
@@ -40,12 +39,14 @@ class Pass:
     """One pass: blocks of ``2 step`` binned pixels, every ``step``, starting at ``offset``.
 
     ``search`` is the largest shift searched by correlation; 0 takes a Gauss-Newton step.
+    ``halo_px`` are the binned pixels that are read around a cell.
     """
 
     factor: int
     step: int
     search: int = 0
     offset: int = 0
+    halo_px: int = BANDPASS_HALO_PX
 
     def grid(self, shape: tuple[int, int]) -> tuple[int, int]:
         """Return rows and columns of blocks that cover an image of ``shape`` pixels."""
@@ -76,7 +77,7 @@ class BlockGrid:
         """Return (n, 2): which blocks show tissue in the reference and in the moving image."""
         energy = self.blocks.energy
         bright = np.maximum(np.percentile(energy, 95.0, axis=0), 1e-9)
-        tissue: NDArray[np.bool_] = energy > _TISSUE_ENERGY * bright
+        tissue: NDArray[np.bool_] = energy > TISSUE_ENERGY * bright
         return tissue
 
 
@@ -92,24 +93,10 @@ class Overlay:
     inside: Array
     """float32 (y, x): 1 where both have pixels, as in :func:`aligned`."""
 
-    def on_host(self, backend: Backend) -> Overlay:
-        """Return the same part with NumPy arrays."""
-        counts, textures = (
-            (backend.to_numpy(first), backend.to_numpy(second))
-            for first, second in (self.counts, self.textures)
-        )
-        return Overlay(self.region, counts, textures, backend.to_numpy(self.inside))
 
-
-class Observer(Protocol):
-    """Receives the parts of a pass, so that other measurements need no second pass."""
-
-    cell_px: int
-    halo_px: int
-    """Side of the parts, and the halo that it needs around each, in binned pixels."""
-
-    def observe(self, region: Region, overlay: Overlay) -> None:
-        """Measure a part, ``region`` being its pixels without the halo; each pixel comes once."""
+#: Measures a part of a pass; the region is that of its pixels without the halo, in which each pixel
+#: of the images comes once.
+Observe = Callable[[Region, Overlay], None]
 
 
 def measure_blocks(
@@ -120,19 +107,18 @@ def measure_blocks(
     pass_: Pass,
     name: str,
     *,
-    observer: Observer | None = None,
+    observe: Observe | None = None,
 ) -> BlockGrid:
     """Measure how far the moving image is from where ``transform`` puts it, block by block.
 
-    The ``observer`` receives all parts.
+    ``observe`` is called with all parts, so that other measurements need no second pass.
     """
     grid = pass_.grid(reference.shape)
-    side = observer.cell_px if observer else _CELL_PX
-    cells = regions(grid, max(1, side // pass_.step))
+    cells = regions(grid, max(1, _CELL_PX // pass_.step))
     inner = dataclasses.replace(backend, workers=1)
 
     def one(cell: Region) -> BlockShifts:
-        return _measure_cell(inner, reference, moving, transform, pass_, cell, observer)
+        return _measure_cell(inner, reference, moving, transform, pass_, cell, observe)
 
     fields: dict[str, NDArray[np.float64]] = {}
     results = tqdm(_in_order(one, cells, backend.workers), name, len(cells), False, mininterval=5)
@@ -166,29 +152,25 @@ def _measure_cell(
     transform: Transform,
     pass_: Pass,
     cell: Region,
-    observer: Observer | None,
+    observe: Observe | None,
 ) -> BlockShifts:
     size = reference.size(pass_.factor)
     spans = [
         ((part.start - 1) * pass_.step + pass_.offset, part.stop * pass_.step + pass_.offset)
         for part in cell
     ]
-    halo = observer.halo_px if observer else 0
-    # The last row of blocks reaches into the next cell by a step.
     y, x = (
-        slice(
-            max(low - max(BANDPASS_HALO_PX, halo), 0),
-            min(high + max(BANDPASS_HALO_PX, halo - pass_.step), n),
-        )
+        slice(max(low - pass_.halo_px, 0), min(high + pass_.halo_px, n))
         for (low, high), n in zip(spans, size, strict=True)
     )
     overlay = _overlay(backend, reference, moving, transform, pass_, (y, x))
-    if observer:
+    if observe:
+        # The last row of blocks reaches into the next cell by a step.
         rows, columns = (
             slice(max(low, 0), min(high - pass_.step, n))
             for (low, high), n in zip(spans, size, strict=True)
         )
-        observer.observe((rows, columns), overlay.on_host(backend))
+        observe((rows, columns), overlay)
     pad, crop = [], []
     for (low, high), part, n in zip(spans, (y, x), size, strict=True):
         crop.append(slice(max(low, 0) - part.start, min(high, n) - part.start))

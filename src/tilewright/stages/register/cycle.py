@@ -40,12 +40,10 @@ _COARSE_PX = 512
 #: Finest block of the deformation field where the images have as much, a multiple of 12.
 _BLOCK_PX = 96
 #: Share of the common texture whose blocks agree on one smooth field. Matching cycles reach
-#: 0.8 to 0.98, also with three quarters of the tissue lost; other tissue 0.006 to 0.16.
+#: 0.8 to 0.98, also with three quarters of the tissue lost; other tissue 0.006 to 0.16. Half of it
+#: is enough where the overviews' correlation is twice that of any contradicting overlay (other
+#: tissue: at most 1.2 times): at 8 photoelectrons, half of the blocks are noise.
 _LEAST_SHARE = 0.3
-#: Where the overviews' correlation is twice that of any contradicting overlay (other tissue: at
-#: most 1.2 times), less is enough: at 8 photoelectrons, half of the blocks are noise.
-_CLEAR_OVERLAY = 2.0
-_LEAST_SHARE_WHEN_CLEAR = 0.15
 _LEAST_BLOCKS = 3
 #: What to do about two images that do not match.
 _ADVICE = (
@@ -180,8 +178,7 @@ class MatchEvidence:
     @property
     def needed_share(self) -> float:
         """Return the least share of agreeing texture."""
-        clear = self.coarse.score > _CLEAR_OVERLAY * self.coarse.chance
-        return _LEAST_SHARE_WHEN_CLEAR if clear else _LEAST_SHARE
+        return _LEAST_SHARE * max(self.coarse.chance / max(self.coarse.score, 1e-12), 0.5)
 
     def sentence(self) -> str:
         """Return by how much the images match."""

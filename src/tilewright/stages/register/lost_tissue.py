@@ -14,19 +14,17 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tilewright.kernels.backend import Array, Region
-from tilewright.stages.register.block_passes import Overlay
+from tilewright.kernels.backend import Array, Backend, Region
+from tilewright.stages.register.block_passes import TISSUE_ENERGY, Overlay
+from tilewright.stages.register.plane_views import OVERVIEW_PX
 
 #: Binning of the images: nuclei of 10 um are still 13 px wide at 0.377 um.
 FACTOR = 2
-_CELL_PX = 672
 #: Standard deviation of the windows, in binned px. In nine cycles of phantoms that lost 1 to 7 %
 #: this finds 0.68 to 0.89 of it. Of lost places 2.5 px found 0.80 to 0.91, 4 px 0.61 to 0.86.
 _WINDOW_PX = 2.5
 #: The texture's two Gaussians and the windows; ``_GAP_PX`` and the rim around it.
-_HALO_PX = 40
-#: Standard deviation in px of the window whose middle is named.
-_PLACE_PX = 24.0
+HALO_PX = 40
 #: The image's border cuts cells whose centre is no further from it: half a nucleus of 9 um.
 _CUT_PX = 12
 #: Dark over a square of this side is no glass, which has noise: no tile covers it. The splines that
@@ -34,19 +32,15 @@ _CUT_PX = 12
 _GAP_PX, _DARK, _SPLINE_PX = 17, 0.5, 2
 #: What :func:`aligned` takes from a cycle's end, and the rim there that is not compared.
 _MASKED_PX, _RIM_PX = 4, 8
-#: A place shows tissue where its texture has a tenth of the bright places' energy.
-_TISSUE = 0.1
 #: Tissue is lost where the cycle has less than this share of the usual slope, and no other tissue.
 _LOST = 0.3
-#: Other tissue has this share of the energy that the reference's would have, over windows of a few
+#: Other tissue has that share of the energy that the reference's would have, over windows of a few
 #: nuclei, of this standard deviation in binned px. Of a cycle shifted by 6 px, 5 px report 2 %
 #: lost, 8 px 0.4 %.
-_OTHER, _OTHER_PX = 0.3, 8.0
+_OTHER_PX = 8.0
 #: Percentile of the tissue's places whose texture beside the reference's is noise: more than half
 #: may be misregistered.
 _NOISE_PERCENTILE = 25
-#: Maps have at most so many places along a side, or memory would grow with the image.
-_MAP_PX = 2048
 
 
 @dataclass(frozen=True)
@@ -66,17 +60,15 @@ class LostTissue:
 
 
 class LostTissueSearch:
-    """Compares a registered cycle with the reference, from the parts of a pass on a CPU.
+    """Compares a registered cycle with the reference, from the parts of a pass, on the host.
 
     Memory holds four maps of at most 2048 places a side. ``shape`` is that of the reference, at a
-    binning of :data:`FACTOR`.
+    binning of :data:`FACTOR`; the pass has a halo of :data:`HALO_PX`.
     """
 
-    cell_px = _CELL_PX
-    halo_px = _HALO_PX
-
-    def __init__(self, shape: tuple[int, int]) -> None:
-        self._stride = max(2, -(-max(shape) // _MAP_PX))
+    def __init__(self, backend: Backend, shape: tuple[int, int]) -> None:
+        self._backend = backend
+        self._stride = max(2, -(-max(shape) // OVERVIEW_PX))
         places = tuple(-(-n // self._stride) for n in shape)
         self._maps = [np.zeros(places, np.float32) for _ in range(4)]
 
@@ -88,8 +80,37 @@ class LostTissueSearch:
             here.append(slice(first, last))
             start = first * self._stride - whole.start
             sampling.append(slice(start, part.stop - whole.start, self._stride))
-        for places, values in zip(self._maps, _slopes(overlay, sampling), strict=True):
+        for places, values in zip(self._maps, self._slopes(overlay, sampling), strict=True):
             places[here[0], here[1]] = values
+
+    def _slopes(self, overlay: Overlay, sampling: Sequence[slice]) -> list[Array]:
+        """Return the reference's energy, what the moving texture shares and has, and it outside."""
+        # At the ``sampling`` rows and columns of the part: windows are only summed there.
+        first, second, counts, inside = map(
+            self._backend.to_numpy, (*overlay.textures, overlay.counts[1], overlay.inside)
+        )
+        dark = (abs(counts) < _DARK) * inside
+        no_tile = ndimage.minimum_filter(dark, _GAP_PX, mode="nearest")
+        no_tile = ndimage.maximum_filter(no_tile, _GAP_PX + 2 * _SPLINE_PX, mode="nearest")
+        ended = ndimage.minimum_filter(1 - inside, 1 + 2 * _MASKED_PX, mode="nearest")
+        outside = no_tile.clip(ended, None)
+        coverage = inside * (1 - ndimage.maximum_filter(outside, 1 + 2 * _RIM_PX, mode="nearest"))
+        one = first * coverage
+        weight = one.clip(0, None)
+
+        def summed(sums: Array, where: Array) -> Array:
+            spans: list[tuple[slice, ...]] = [(sampling[0],), (slice(None), sampling[1])]
+            for axis, lines in enumerate(spans):
+                sums = ndimage.gaussian_filter1d(
+                    sums, _WINDOW_PX, axis=axis, mode="nearest", truncate=3.0
+                )[lines]
+            return sums * (where[sampling[0], sampling[1]] > 0)
+
+        beyond = first * first.clip(0, None) if bool(outside.any()) else outside
+        return [
+            summed(weight * one, coverage), summed(weight * second, coverage),
+            summed(second.clip(0, None) ** 2 * coverage, coverage), summed(beyond, outside),
+        ]  # fmt: skip
 
     def result(self) -> LostTissue:
         """Return the tissue that is lost in all parts."""
@@ -110,39 +131,11 @@ def _densest(places: NDArray[np.bool_], pixel_px: int) -> tuple[float, float] | 
     """Return the middle (y, x), in px, of where most of some places lie; None without any."""
     if not places.any():
         return None
-    spread = _PLACE_PX / pixel_px
+    # Wide enough for the middle of a large hole to outweigh a small one's.
+    spread = 3 * _OTHER_PX / pixel_px
     density = ndimage.gaussian_filter(places.astype(np.float32), spread, mode="constant")
     y, x = np.unravel_index(int(density.argmax()), density.shape)
     return float(y * pixel_px), float(x * pixel_px)
-
-
-def _slopes(overlay: Overlay, sampling: Sequence[slice]) -> list[Array]:
-    """Return the reference's energy, what the moving texture shares and has, and that outside."""
-    # At the ``sampling`` rows and columns of the part: windows are only summed there.
-    first, second = overlay.textures
-    inside = overlay.inside
-    dark = (abs(overlay.counts[1]) < _DARK) * inside
-    no_tile = ndimage.minimum_filter(dark, _GAP_PX, mode="nearest")
-    no_tile = ndimage.maximum_filter(no_tile, _GAP_PX + 2 * _SPLINE_PX, mode="nearest")
-    ended = ndimage.minimum_filter(1 - inside, 1 + 2 * _MASKED_PX, mode="nearest")
-    outside = no_tile.clip(ended, None)
-    coverage = inside * (1 - ndimage.maximum_filter(outside, 1 + 2 * _RIM_PX, mode="nearest"))
-    one = first * coverage
-    weight = one.clip(0, None)
-
-    def summed(sums: Array, where: Array) -> Array:
-        spans: list[tuple[slice, ...]] = [(sampling[0],), (slice(None), sampling[1])]
-        for axis, lines in enumerate(spans):
-            sums = ndimage.gaussian_filter1d(
-                sums, _WINDOW_PX, axis=axis, mode="nearest", truncate=3.0
-            )[lines]
-        return sums * (where[sampling[0], sampling[1]] > 0)
-
-    beyond = first * first.clip(0, None) if bool(outside.any()) else outside
-    return [
-        summed(weight * one, coverage), summed(weight * second, coverage),
-        summed(second.clip(0, None) ** 2 * coverage, coverage), summed(beyond, outside),
-    ]  # fmt: skip
 
 
 def lost_places(
@@ -185,9 +178,9 @@ def lost_places(
     found, expected = (
         ndimage.gaussian_filter(np.where(tissue, v, 0), spread) for v in (other, usual**2 * energy)
     )
-    return tissue, missing & (found < _OTHER * expected)
+    return tissue, missing & (found < _LOST * expected)
 
 
 def _least_of_tissue(energy: NDArray[np.float32]) -> float:
     """Return the least energy of tissue, of a map that is 0 where the cycle has no pixels."""
-    return _TISSUE * float(np.percentile(energy[energy > 0], 95.0))
+    return TISSUE_ENERGY * float(np.percentile(energy[energy > 0], 95.0))

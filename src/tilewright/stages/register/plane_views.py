@@ -12,11 +12,10 @@ from tqdm import tqdm
 
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.register.alignment import Levels, grey_levels
+from tilewright.stages.tile_sizes import CHUNK_PX
 
 #: Longest side of an overview in memory: 16 MB each in float32.
-_OVERVIEW_PX = 2048
-#: Rows read at a time for the overview.
-_STRIP_PX = 1024
+OVERVIEW_PX = 2048
 
 
 @dataclass(frozen=True)
@@ -65,7 +64,7 @@ class PlaneView:
         self.shape = plane.shape
         self.factor = factor
         rows = (self.shape[0] // factor) * factor
-        strip = max(factor, (_STRIP_PX // factor) * factor)
+        strip = max(factor, (CHUNK_PX // factor) * factor)
         parts = [
             _binned(plane.read(slice(y, min(y + strip, rows)), slice(0, self.shape[1])), factor)
             for y in tqdm(range(0, rows, strip), desc=name, mininterval=5, leave=False)
@@ -94,6 +93,6 @@ def open_views(reference: Source, moving: Source) -> tuple[PlaneView, PlaneView]
     fixed, other = as_plane(reference), as_plane(moving)
     longest = max(*fixed.shape, *other.shape)
     factor = 2
-    while longest // factor > _OVERVIEW_PX:
+    while longest // factor > OVERVIEW_PX:
         factor *= 2
     return PlaneView(fixed, factor, "read reference"), PlaneView(other, factor, "read moving")

@@ -32,8 +32,6 @@ from tilewright.stages.tile_windows import halves, regions, within
 
 #: (marker, channel, in-focus plane).
 PlaneOfCycle = tuple[str, str, str | Path]
-#: Threads that read and write around a GPU.
-_GPU_THREADS = 4
 _OOM_HINT = OomHint("resample", "the smallest part of a chunk")
 
 
@@ -95,7 +93,7 @@ def resample(
             ome_zarr_version=ome_zarr_version,
             workers=backend.workers,
         ) as writer,
-        cancelling_thread_pool(backend, _GPU_THREADS) as pool,
+        cancelling_thread_pool(backend) as pool,
     ):
         parts = regions(reference.shape[1:], chunk_px)
         inner = dataclasses.replace(backend, workers=1)

@@ -11,13 +11,12 @@ from numpy.typing import NDArray
 from tilewright.io.results.subtraction import Subtraction
 from tilewright.kernels.backend import Region, cells
 from tilewright.kernels.register.background import fit_factor, oversubtracted_share
+from tilewright.stages.register.plane_views import OVERVIEW_PX
 
 #: Registered pixels of a region of the image, (ny, nx) uint16.
 Read = Callable[[Region], NDArray[np.uint16]]
 #: Cells on whose means factors are fitted: at 8 px, less than a cell body, noise is a few counts.
 _CELL_PX = 8
-#: Longest side of the overviews on which factors are fitted: two take 32 MB.
-_FIT_PX = 2048
 #: Longest side of the overviews for quality.
 _QUALITY_PX = 512
 
@@ -59,7 +58,7 @@ def survey(
         a power of two, as those of chunks are.
     """
     side = 1
-    while max(shape) > side * _FIT_PX:
+    while max(shape) > side * OVERVIEW_PX:
         side *= 2
     both = [_overview(read, shape, side, regions, pool) for read in reads]
     marker, light = (_means(image, -(-_CELL_PX // side)) for image in both)

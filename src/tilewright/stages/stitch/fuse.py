@@ -42,8 +42,6 @@ if TYPE_CHECKING:
     from tilewright.io.results.illumination import Illumination
     from tilewright.io.results.positions import Positions
 
-#: On a GPU the threads only read, move and write: four keep one device busy.
-_GPU_THREADS = 4
 OOM_HINT = OomHint("stitch", "the flat-field, the dark-field and the smallest part of a chunk")
 
 
@@ -211,7 +209,7 @@ def _stream(
     needs = {y.start: plan.touching((y, slice(0, plan.shape[1]))) for y in rows}
     clipped = np.zeros(2, dtype=np.int64)
     with (
-        cancelling_thread_pool(backend, _GPU_THREADS) as pool,
+        cancelling_thread_pool(backend) as pool,
         tqdm(total=len(steps) * len(columns), desc="stitch", unit="chunk", mininterval=5) as bar,
     ):
         planes = TilePlanes(tiles, pool, saturation_counts, defects)

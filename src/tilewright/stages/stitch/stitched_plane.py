@@ -23,7 +23,6 @@ from tilewright.kernels.camera import Top, detect_saturation, equal_neighbours, 
 from tilewright.stages.tile_sizes import CHUNK_PX
 from tilewright.stages.tile_windows import regions, spans
 
-_COUNTS = 2**16
 #: Share of a chunk that must be covered for its grain to count.
 _COVERED = 0.1
 
@@ -93,7 +92,7 @@ def _copy(
     source: OpenPlane, writer: StoreWriter, shape: tuple[int, int], chunk_px: int
 ) -> tuple[NDArray[np.int64], list[float]]:
     """Copy a plane; return its histogram, and of each chunk the share of equal neighbours."""
-    histogram = np.zeros(_COUNTS, np.int64)
+    histogram = np.zeros(2**16, np.int64)
     equal: list[float] = []
     # No piece of the file is decoded twice where pieces and chunks divide each other.
     sides = [chunk_px * -(-piece // chunk_px) for piece in source.piece_px]
@@ -105,7 +104,7 @@ def _copy(
             chunk = pixels[part]
             corner = y.start + part[0].start, x.start + part[1].start
             writer.write(0, *corner, chunk.astype(np.uint16))
-            histogram += np.bincount(chunk.ravel(), minlength=_COUNTS)
+            histogram += np.bincount(chunk.ravel(), minlength=len(histogram))
             if np.count_nonzero(chunk) > _COVERED * chunk.size:
                 equal.append(equal_neighbours(chunk, 1))
     return histogram, equal
