@@ -356,6 +356,18 @@ def test_a_hyperstack_of_time_points_is_refused(raw: Path) -> None:
         initiated(raw)
 
 
+def test_dyes_in_names_give_the_emission_of_stacks_and_8_bits_are_doubted(raw: Path) -> None:
+    raw.mkdir()
+    for channel in ("DAPI", "CD3-AF647", "CD8"):
+        tifffile.imwrite(raw / f"t1_{channel}.tif", np.zeros((2, 64, 64), np.uint8))
+    result, _ = initiated(raw)
+    lines = result.markers.read_text().splitlines()[1:]
+    assert sorted(line.split(",")[4] for line in lines) == ["", "461", "668"]
+    assert any("emission_nm of CD8" in question for question in result.notes.unknown)
+    assert any("emission_nm of CD3-AF647, DAPI" in line for line in result.notes.findings)
+    assert any(line.startswith("pixels have 8 bits") for line in result.notes.warnings)
+
+
 def test_nothing_is_overwritten_without_force(raw: Path) -> None:
     write_codex(raw)
     markers = raw.parent / "out/markers.csv"
