@@ -51,7 +51,7 @@ lint: $(VENV)/.installed-test $(if $(LONG),$(VENV)/.installed-consumers)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/snakefmt --check workflow
+	$(BIN)/snakefmt --check workflow src/tilewright/init/files/Snakefile
 	$(BIN)/mkdocs build --strict
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows .github/workflows/*.yml
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-issue-forms .github/ISSUE_TEMPLATE/*.yml

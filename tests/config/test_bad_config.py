@@ -20,7 +20,7 @@ from tilewright.config.config_file import read_config
 from tilewright.config.experiment import Experiment
 from tilewright.config.load import load_experiment
 from tilewright.errors import ConfigError
-from tilewright.init.write import SNAKEFILE
+from tilewright.init.write import FILES
 from tilewright.installed import snakefile
 
 NO_SHELL = "'~' and '$' are not expanded in a config file; write "
@@ -254,7 +254,7 @@ def test_snakemake_says_all_without_a_place_in_the_workflow(raw: dict[str, Any])
 
 @pytest.mark.workflow
 def test_the_snakefile_of_init_says_where_a_config_breaks(tmp_path: Path) -> None:
-    (tmp_path / "Snakefile").write_text(SNAKEFILE)
+    (tmp_path / "Snakefile").write_text((FILES / "Snakefile").read_text())
     (tmp_path / "config.yaml").write_text("camera:\n\tgain: 1\n")
     said = dry_run(tmp_path)
     assert "Error: config.yaml is not YAML: " in said

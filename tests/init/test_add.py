@@ -125,7 +125,7 @@ def test_what_options_say_fills_in_rows_without_a_position(tmp_path: Path) -> No
         tifffile.imwrite(path, np.full((SIZE, SIZE), 100, np.uint16))
     (raw / "channelnames.txt").write_text("DAPI\nCD3\n")
     result, _ = initiated(raw)
-    (asked,) = [line for line in result.unknown if line.startswith("tiles.csv")]
+    (asked,) = [line for line in result.notes.unknown if line.startswith("tiles.csv")]
     assert asked.startswith("tiles.csv, rows 2 to 7 (cycle 1): y and x: in which order 6 tiles lie")
     completed(result)
     rows = tile_rows(result)
@@ -197,7 +197,7 @@ def test_pieces_far_apart_become_samples(tmp_path: Path) -> None:
     assert of_sample == {"tonsil_1": ["1", "2", "3", "4"], "tonsil_2": ["5", "6", "7", "8"]}
     assert any(
         "2 pieces far apart in every cycle, written as samples tonsil_1" in w
-        for w in result.warnings
+        for w in result.notes.warnings
     )
     assert filled_in(result).samples.keys() == {"tonsil_1", "tonsil_2"}
     tables = [result.config.parent / f"{name}/cycle1.csv" for name in of_sample]
@@ -222,12 +222,23 @@ def test_a_position_imaged_twice_is_used_once(tmp_path: Path, off_px: float) -> 
     write_ome(raw / "cycle1.ome.tif", positions, at)
     result, _ = initiated(raw)
     assert [row["use"] for row in tile_rows(result)] == ["1", "0", "1", "1", "1"]
-    assert "tiles imaged twice have use 0 in the tiles table: 2 (as 1)" in result.warnings[0]
+    assert "tiles imaged twice have use 0 in the tiles table: 2 (as 1)" in result.notes.warnings[0]
     filled_in(result)
     (table,) = result.config.parent.glob("tonsil/cycle1.csv")
     lines = table.read_text().splitlines()
     # Another tile lies there: nothing is left out of the image.
     assert not [line for line in lines if line.startswith(",")]
+
+
+def test_tiles_that_were_all_imaged_twice_are_asked_for(tmp_path: Path) -> None:
+    raw = tmp_path / "tonsil"
+    raw.mkdir()
+    at = [*np.ndindex(2, 2)] * 2
+    write_ome(raw / "cycle1.ome.tif", [(row * STEP, col * STEP) for row, col in at], at)
+    result, _ = initiated(raw)
+    (asked,) = [line for line in result.notes.unknown if line.startswith("tiles.csv")]
+    assert "y and x: 4 of 8 tiles lie where others do, 5 (as 1)" in asked
+    assert {row["y"] for row in tile_rows(result)} == {""}
 
 
 def side_by_side(raw: Path, cycle: int, jitter_px: float) -> None:
@@ -305,7 +316,7 @@ def test_a_dim_cycle_lies_as_the_stage_of_the_others_does(tmp_path: Path, turn: 
     rows = tile_rows(result)
     assert list(grid_of(rows).values()) == at
     assert list(grid_of(rows, 2).values()) == at
-    assert any("cycle 2: positions are not confirmed" in said for said in result.warnings)
+    assert any("cycle 2: positions are not confirmed" in said for said in result.notes.warnings)
 
 
 def test_a_tile_that_is_off_and_one_that_lies_alone(tmp_path: Path) -> None:
@@ -315,7 +326,7 @@ def test_a_tile_that_is_off_and_one_that_lies_alone(tmp_path: Path) -> None:
     stage = [(row * STEP, col * STEP + 30 * ((row, col) == (1, 2))) for row, col in at]
     write_ome(raw / "cycle1.ome.tif", stage, at)
     result, _ = initiated(raw)
-    (asked,) = [line for line in result.unknown if line.startswith("tiles.csv")]
+    (asked,) = [line for line in result.notes.unknown if line.startswith("tiles.csv")]
     assert "overlaps show tile 7 (0, -3" in asked
     rows = tile_rows(result)
     assert (float(rows[6]["x"]), rows[6]["source"]) == ((2 * STEP + 30) * 0.5, "stage")

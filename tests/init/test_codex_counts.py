@@ -55,7 +55,7 @@ def test_a_cycle_that_is_left_out_shifts_nothing(
         for channel in (1, 2):
             exposure = "10" if channel == 1 else f"{cycle}00"
             assert table[cycle, channel] == (NAMES[2 * cycle + channel - 3], "", exposure)
-    assert not any(key.startswith("markers.csv") for key in result.unknown)
+    assert not any(key.startswith("markers.csv") for key in result.notes.unknown)
 
 
 @pytest.mark.parametrize(
@@ -73,8 +73,8 @@ def test_names_that_do_not_fit_are_left_to_fill_in(
 ) -> None:
     result, table = made(tmp_path, ALL, "\n".join(names), told=told)
     assert {name for name, *_ in table.values()} == {""}
-    assert any(": marker of cycle 1 channel 1" in key for key in result.unknown)
-    assert any("marker names for" in warning for warning in result.warnings)
+    assert any(": marker of cycle 1 channel 1" in key for key in result.notes.unknown)
+    assert any("marker names for" in warning for warning in result.notes.warnings)
     assert [exposure for *_, exposure in table.values()] == ["10", "100", "10", "200", "10", "300"]
 
 
@@ -96,12 +96,10 @@ def test_names_that_do_not_fit_are_left_to_fill_in(
 def test_exposure_times_are_those_of_the_stated_numbers(
     tmp_path: Path, times: str, known: set[tuple[int, int]]
 ) -> None:
-    result, table = made(tmp_path, ALL, times=times)
+    _, table = made(tmp_path, ALL, times=times)
     for (cycle, channel), (*_, exposure) in table.items():
         right = "10" if channel == 1 else f"{cycle}00"
         assert exposure == (right if (cycle, channel) in known else "")
-    listed = [key for key in result.unknown if ": exposure_ms of " in key]
-    assert len(listed) == (len(known) < 6)
 
 
 def test_wavelengths_are_those_of_their_place_or_none(tmp_path: Path) -> None:
@@ -112,10 +110,8 @@ def test_wavelengths_are_those_of_their_place_or_none(tmp_path: Path) -> None:
         ([358, 488, 650], ["", ""]),
         ([488], ["", ""]),
     ):
-        result, table = made(tmp_path, ALL, told={"wavelengths": wavelengths})
+        _, table = made(tmp_path, ALL, told={"wavelengths": wavelengths})
         assert [row[1] for row in table.values()][:2] == emission
-        listed = [key for key in result.unknown if ": emission_nm of " in key]
-        assert len(listed) == ("" in emission)
 
 
 @pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-8-sig"])
@@ -157,8 +153,8 @@ def test_what_is_written_is_right_or_empty(
         ("DAPI CD3 CD8 Hoechst_33342", {(1, 1), (2, 2)}, ["channel 2 of cycle 2 has the name of"]),
         ("DNA1 DNA-PKcs DNA2 DNase", {(1, 1), (2, 1)}, []),
         ("CD3 cyc1_DAPI CD8 SYTOX-Green", {(1, 2), (2, 2)}, []),
-        ("DAPI CD3 CD8 CD20", {(1, 1)}, ["no channel of cycle 2 has the name of a nuclear stain"]),
-        ("DAPI CD3 DAPI Hoechst", {(1, 1)}, ["channels 1, 2 of cycle 2 have the name of a nuc"]),
+        ("DAPI CD3 CD8 CD20", {(1, 1)}, []),
+        ("DAPI CD3 DAPI Hoechst", {(1, 1)}, []),
         ("CD4 CD3 CD8 CD20", set(), []),
     ],
 )
@@ -170,8 +166,8 @@ def test_the_reference_channel_is_the_one_named_as_a_nuclear_stain(
         found = {(int(row["cycle"]), int(row["channel"])) for row in csv.DictReader(stream)
                  if row["reference"]}  # fmt: skip
     assert found == references
-    warnings = [line for line in result.warnings if "nuclear stain" in line]
+    warnings = [line for line in result.notes.warnings if "nuclear stain" in line]
     assert [line[: len(start)] for line, start in zip(warnings, said, strict=True)] == said
     left = sorted({1, 2} - {cycle for cycle, _ in references})
-    asked = [key for key in result.unknown if ": reference: " in key]
+    asked = [key for key in result.notes.unknown if ": reference: " in key]
     assert [key.rpartition(" of ")[2] for key in asked] == [cycles_text(left)] * bool(left)

@@ -64,7 +64,7 @@ def test_folders_that_are_explained(tmp_path: Path, name: str, said: str) -> Non
 
 def test_other_names_are_nobody_elses(tmp_path: Path) -> None:
     """A form of another program must not be seen in names that are read right."""
-    for name in ("C-{}_S-x.tif", "S{:03}_DAPI.tif", "mono_{}.tif", "index_{}.tif", "r1c1f{}.tif"):
+    for name in ("C-1_S-{}.tif", "S{:03}_DAPI.tif", "mono_{}.tif", "index_{}.tif", "r1c1f{}.tif"):
         raw = tmp_path / name[:5]
         raw.mkdir()
         for number in range(1, 5):
@@ -79,7 +79,7 @@ def test_an_mcmicro_root_is_read_below_raw(tmp_path: Path) -> None:
     (root / "markers.csv").write_text("channel_number,cycle_number,marker_name\n1,1,DNA\n")
     result = create_experiment(root, tmp_path / "out")
     assert result.convention == "ome_tiff"
-    assert "2 cycles, 2 channels, 1 z-plane," in result.findings[0]
+    assert "2 cycles, 2 channels, 1 z-plane," in result.notes.findings[0]
     assert "\t../exemplar/raw\n" in result.samples.read_text()
     assert result.samples.read_text().splitlines()[1].startswith("exemplar\t")
     filled_in(result)
@@ -134,13 +134,13 @@ def test_stitched_cycles_of_different_sizes_are_read_or_explained(tmp_path: Path
             tifffile.imwrite(split / f"cycle{cycle}_ch{channel}.tif", plane)
     result, acquisition = initiated(raw)
     assert acquisition["convention"] == "stitched"
-    asked = [key.split(": ")[1] for key in result.unknown]
+    asked = [key.split(": ")[1] for key in result.notes.unknown]
     assert asked == ["acquisition.pixel_um", "reference"]
     shutil.rmtree(result.config.parent)
-    assert (
-        "one image for each of 3 cycles, of different sizes: they are stitched already; save the "
-        "channels of each cycle in one file" in refused(split)
-    )
+    result, _ = initiated(split)
+    assert any("save all channels of a cycle in one file" in w for w in result.notes.warnings)
+    with pytest.raises(RawDataError, match="where most are 129 x 128"):
+        filled_in(result)
 
 
 def test_tiles_with_a_pyramid_each_are_no_stitched_images(tmp_path: Path) -> None:

@@ -89,12 +89,12 @@ def test_codex_with_all_its_metadata(tmp_path: Path) -> None:
         "numerical_aperture": 0.75,
         "immersion_refractive_index": 1.0,
     }
-    assert not result.unknown
+    assert not result.notes.unknown
     assert result.markers.read_text() == (
         "cycle,channel,marker,reference,emission_nm,exposure_ms\n1,1,DAPI_1,TRUE,461,10\n"
         "1,2,CD8,,668,500\n2,1,DAPI_2,TRUE,461,10\n2,2,Blank,,668,350\n"
     )
-    assert any("excitation" in warning for warning in result.warnings)
+    assert any("excitation" in warning for warning in result.notes.warnings)
     assert list(filled_in(result).samples) == ["spleen-A"]
 
 
@@ -108,7 +108,7 @@ def test_the_layout_is_found_from_the_pixels(raw: Path, layout: str) -> None:
     steps = np.ptp([float(row["x"]) for row in rows]) / 3
     assert steps == pytest.approx(SIZE * (1 - OVERLAP), abs=0.02 * SIZE)
     assert "cycle1_channel1" in result.markers.read_text()
-    assert not result.warnings
+    assert not result.notes.warnings
     filled_in(result)
 
 
@@ -128,21 +128,22 @@ def test_metadata_that_disagree_are_warned_of(raw: Path) -> None:
         (
             {"regionHeight": 5, "regionWidth": 2, "numCycles": 4},
             "5 x 2 tiles are stated, but the files number 12",
-            "4 cycles in the metadata, but 1 in the files",
+            "4 cycles in the metadata, but the files are of cycle 1",
         ),
     ):
         (raw / "experiment.json").write_text(json.dumps(stated))
         result, _ = initiated(raw, force=True)
         assert grid_of(tile_rows(result)) == laid("snake_left_down", 3, 4)
         for text in warnings:
-            assert any(str(text) in warning for warning in result.warnings), result.warnings
+            told = result.notes.warnings
+            assert any(str(text) in warning for warning in told), told
 
 
 def test_without_structure_the_metadata_decide_or_positions_are_gaps(raw: Path) -> None:
     write_codex(raw, "snake_right_down", 2, 3, blank=True)
     result, _ = initiated(raw)
     assert {(row["y"], row["x"]) for row in tile_rows(result)} == {("", "")}
-    (gap,) = [line for line in result.unknown if line.startswith("tiles.csv, rows 2 to 7")]
+    (gap,) = [line for line in result.notes.unknown if line.startswith("tiles.csv, rows 2 to 7")]
     assert "in which order 6 tiles lie is not sure, as overlaps show too little" in gap
     with pytest.raises(
         RawDataError, match=r"tiles.csv, row 2 and 5 more rows: y or x is not filled in"
@@ -154,7 +155,7 @@ def test_without_structure_the_metadata_decide_or_positions_are_gaps(raw: Path) 
     rows = tile_rows(result)
     assert grid_of(rows) == laid("snake_right_down", 2, 3)
     assert max(float(row["x"]) for row in rows) == 2 * (SIZE - 32)
-    assert any("positions are not confirmed" in line for line in result.warnings)
+    assert any("positions are not confirmed" in line for line in result.notes.warnings)
 
 
 def test_options_say_what_neither_files_nor_pixels_do(raw: Path) -> None:
@@ -170,7 +171,7 @@ def test_damaged_tiles_are_named(raw: Path) -> None:
     write_codex(raw, "snake_right_down", 2, 3)
     bad = raw / "cyc001_reg001/1_00003_Z002_CH1.tif"
     bad.write_bytes(bad.read_bytes()[:100])
-    warnings = initiated(raw, "damaged")[0].warnings
+    warnings = initiated(raw, "damaged")[0].notes.warnings
     assert any("overlaps are not compared" in said and str(bad) in said for said in warnings)
 
 
@@ -187,7 +188,8 @@ def test_tiles_that_are_not_there_leave_gaps(raw: Path, layout: str, gone: list[
         assert grid_of(tile_rows(result)) == expected
     else:
         assert {row["y"] for row in tile_rows(result)} == {""}
-        assert any(f"tiles {', '.join(map(str, gone))} are missing" in q for q in result.unknown)
+        missing = f"tiles {', '.join(map(str, gone))} are missing"
+        assert any(missing in question for question in result.notes.unknown)
     result, _ = initiated(raw, force=True, grid=GridOptions(3, 4))
     rows = tile_rows(result)
     least = np.min(list(expected.values()), axis=0)
@@ -200,7 +202,8 @@ def test_a_stated_grid_that_explains_few_overlaps_is_not_believed(raw: Path) -> 
     for rows, cols in ((1, 12), (2, 6), (4, 3)):
         result, _ = initiated(raw, f"out{rows}", grid=GridOptions(rows, cols))
         assert grid_of(tile_rows(result)) == laid("snake_right_down", 3, 4)
-        assert any(f"{rows} x {cols} is stated, but 3 x 4" in said for said in result.warnings)
+        told = result.notes.warnings
+        assert any(f"{rows} x {cols} is stated, but 3 x 4" in warning for warning in told)
 
 
 def test_cycles_may_have_other_grids(raw: Path) -> None:
@@ -211,7 +214,7 @@ def test_cycles_may_have_other_grids(raw: Path) -> None:
     rows = tile_rows(result)
     assert grid_of(rows) == laid("snake_right_down", 2, 3)
     assert grid_of(rows, 2) == laid("raster_down_right", 3, 4)
-    assert not result.warnings
+    assert not result.notes.warnings
     filled_in(result)
 
 
@@ -219,8 +222,8 @@ def test_tiles_that_lack_planes_are_named_or_left_out(raw: Path) -> None:
     write_codex(raw, "snake_right_down", 2, 3, channels=2)
     (raw / "cyc001_reg001/1_00005_Z002_CH2.tif").unlink()
     result, _ = initiated(raw)
-    (said,) = [line for line in result.unknown if "lack planes" in line]
-    assert said.startswith("tiles.csv, rows 2 to 7 (cycle 1): use: tiles 5 lack planes; copy these")
+    (said,) = [line for line in result.notes.unknown if "lack planes" in line]
+    assert said.startswith("tiles.csv, row 6 (cycle 1): use: tiles 5 lack planes; copy these")
     with pytest.raises(RawDataError, match=r"row 6: cycle 1, tile 5 lacks z-plane 2 of 2"):
         filled_in(result)
     result, _ = initiated(raw, "filled", grid=GridOptions(fill=True))
@@ -252,7 +255,7 @@ def test_rows_that_count_upwards_are_flipped(raw: Path) -> None:
     write_grid(raw, lambda row, col: f"tile_r{3 - row}_c{col}.tif")
     result, acquisition = initiated(raw)
     assert acquisition["pattern"] == "tile_r{row}_c{col}.tif"
-    (said,) = result.warnings
+    (said,) = result.notes.warnings
     assert "y mirrored" in said
     filled_in(result)
     (table,) = raw.parent.glob("out/*/cycle1.csv")
@@ -281,7 +284,7 @@ def test_ome_positions_and_metadata(raw: Path, flip_y: bool) -> None:
     assert [(row["unit"], row["source"]) for row in rows] == 6 * [
         ("px", "pixels") if flip_y else ("um", "stage")
     ]
-    assert any("y mirrored" in warning for warning in result.warnings) is flip_y
+    assert any("y mirrored" in warning for warning in result.notes.warnings) is flip_y
     assert "1,1,AF750,,,\n1,2,Hoechst,TRUE," in result.markers.read_text()
     filled_in(result)
 
@@ -310,7 +313,7 @@ def test_experiments_beside_each_other_are_told_apart(raw: Path) -> None:
         write_codex(raw / "codex" / name)
         write_plate(raw / "plates", name)
         write_plate(raw / "folders" / name, "p")
-    with pytest.raises(RawDataError, match=r"2 CODEX experiments \(A, B\)"):
+    with pytest.raises(RawDataError, match=r"several experiments, name .* words A, B"):
         initiated(raw / "codex")
     for folder, said in (("plates", "TimePoint_1/A_B02_s1_w1.tif"), ("folders", "A/TimePoint_1/")):
         with pytest.raises(RawDataError, match=f"{said}.* are the same tile of one cycle by"):
@@ -337,7 +340,7 @@ def test_hyperstacks_are_channels_and_planes(tmp_path: Path, convention: str) ->
         (tmp_path / "TileConfiguration.txt").write_text("dim = 2\n" + "\n".join(lines))
     result = create_experiment(tmp_path, tmp_path.with_name(f"{tmp_path.name}_out"))
     assert result.convention == convention
-    assert "1 cycle, 3 channels, 2 z-planes" in result.findings[0]
+    assert "1 cycle, 3 channels, 2 z-planes" in result.notes.findings[0]
     for plane in recognise(tmp_path).planes:
         assert plane.page is not None
         truth = stacks[int(Path(plane.path).stem[1:]) - 1, plane.z, int(plane.channel) - 1]
@@ -351,6 +354,18 @@ def test_a_hyperstack_of_time_points_is_refused(raw: Path) -> None:
         tifffile.imwrite(raw / f"t{tile}.tif", stack, imagej=True, metadata={"axes": "TCYX"})
     with pytest.raises(RawDataError, match="hyperstack of 2 time points"):
         initiated(raw)
+
+
+def test_dyes_in_names_give_the_emission_of_stacks_and_8_bits_are_doubted(raw: Path) -> None:
+    raw.mkdir()
+    for channel in ("DAPI", "CD3-AF647", "CD8"):
+        tifffile.imwrite(raw / f"t1_{channel}.tif", np.zeros((2, 64, 64), np.uint8))
+    result, _ = initiated(raw)
+    lines = result.markers.read_text().splitlines()[1:]
+    assert sorted(line.split(",")[4] for line in lines) == ["", "461", "668"]
+    assert any("emission_nm of CD8" in question for question in result.notes.unknown)
+    assert any("emission_nm of CD3-AF647, DAPI" in line for line in result.notes.findings)
+    assert any(line.startswith("pixels have 8 bits") for line in result.notes.warnings)
 
 
 def test_nothing_is_overwritten_without_force(raw: Path) -> None:
@@ -373,7 +388,7 @@ def test_a_folder_to_run_in_is_written_and_what_is_the_users_stays(raw: Path) ->
         assert (out / "profiles" / name).read_text() == (REPO / "profiles" / name).read_text()
     told = (out / "README.md").read_text()
     assert "1 cycle, 1 channel, 2 z-planes" in told
-    assert all(key in told for key in result.unknown)
+    assert all(key in told for key in result.notes.unknown)
     paths = [result.config, result.samples, result.tiles, result.markers]
     written = [path.read_bytes() for path in paths]
     result.markers.write_text("mine")
@@ -394,7 +409,7 @@ def test_files_that_only_the_metadata_name_are_said_to_be_missing(raw: Path) -> 
     gone = sorted(raw.rglob("*.tiff"))[-2:]
     for path in gone:
         path.unlink()
-    (said,) = [line for line in initiated(raw)[0].warnings if "in the metadata" in line]
+    (said,) = [line for line in initiated(raw)[0].notes.warnings if "in the metadata" in line]
     assert said.startswith("2 files in the metadata are missing: ")
     assert all(path.name in said for path in gone)
 
@@ -404,7 +419,7 @@ def test_a_folder_of_no_convention_says_what_was_looked_for(raw: Path) -> None:
         (None, "is not a folder"),
         ([], "it is empty"),
         (["notes.docx"], r"no such image, only notes.docx"),
-        (["left.tif", "right.tif"], r"named like left.tif, right.tif. Their names like"),
+        (["left.tif", "right.tif"], r"named like left.tif, right.tif. .*Their names like"),
     ):
         if names is not None:
             raw.mkdir(exist_ok=True)
@@ -430,7 +445,8 @@ def test_broken_metadata_are_named(raw: Path) -> None:
         ([f"a_r{r}_c{c}_z{z}_ch2.tif" for r in (1, 2) for c in (1, 2) for z in (1, 2)],
          "a_r{row}_c{col}_z{z}_ch{channel}.tif"),
         ([f"t{t}_c{c}.tif" for t in (1, 2) for c in (1, 2)], "t{tile}_c{channel}.tif"),
-        (["C3-a1.tif", "C3-a2.tif", "C3-a3.tif", "overview.tif"], "C3-a{tile}.tif"),
+        (["C3-a1.tif", "C3-a2.tif", "C3-a3.tif"], "C3-a{tile}.tif"),
+        (["C3-a1.tif", "C3-a2.tif", "C3-a3.tif", "overview.tif"], None),
         ([f"20240101_{a}_{b}.tif" for a in (1, 2) for b in (1, 2)], None),
         ([f"r{r}.tif" for r in (1, 2)], None),
         (["a{1}.tif", "a{2}.tif"], None),
@@ -448,11 +464,11 @@ def test_brain_tiles_by_number_lie_as_tile_configuration_says(shared: Path, raw:
         (raw / path.name).symlink_to(path)
     numbered, acquisition = initiated(raw, "numbered")
     assert acquisition["pattern"] == "C3-BrainSection{tile}.tif"
-    assert not numbered.warnings
+    assert not numbered.notes.warnings
     fiji = create_experiment(shared / "data/brain-tiles", raw.parent / "fiji")
     assert config(fiji)["acquisition"]["convention"] == "fiji"
-    assert any(warning.startswith("9 files ignored") for warning in fiji.warnings)
-    assert not fiji.unknown
+    assert any(warning.startswith("9 files ignored") for warning in fiji.notes.warnings)
+    assert not fiji.notes.unknown
     # TileConfiguration.txt places 54 of the 63 tiles.
     of_fiji, of_numbers = (
         {Path(row["file"]).name: (float(row["y"]), float(row["x"])) for row in tile_rows(result)}

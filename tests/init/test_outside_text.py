@@ -19,12 +19,13 @@ from tilewright.config.tables import Channel, read_markers
 from tilewright.errors import ConfigError
 from tilewright.init.folder import InitResult, create_experiment
 from tilewright.init.metadata import Metadata
+from tilewright.init.notes import Notes
 from tilewright.init.recognise import RawFolder
 from tilewright.init.write import config_text, readme_text
 from tilewright.io.formats.common import RawPlane, ScanOptions
 from tilewright.runtime.text import printable
 
-KEYS = {"samples", "tiles", "markers", "results", "acquisition", "camera", "optics", "deconvolve"}
+KEYS = {"samples", "tiles", "markers", "results", "acquisition", "optics", "deconvolve"}
 LIVE = "\nillumination:\n  flat_file: /tmp/x.npy\n#"
 BREAKS = ["\n", "\r", "\x85", "\u2028", "\u2029"]
 
@@ -103,7 +104,7 @@ def test_the_config_says_what_is_meant_whatever_the_text(
     recognised = RawFolder("pattern", ScanOptions(pattern=pattern), planes, [], Path(folder))
     metadata = Metadata([Channel(1, channel, marker)], 1, pixel_um=1e-5)
     files = {key: Path("/", folder, key) for key in ("samples", "tiles", "markers", "results")}
-    said, unknown = config_text(Path(folder), files, recognised, metadata, 1, warnings)
+    said, unknown = config_text(Path(folder), files, recognised, metadata, 1)
     config = yaml.safe_load(said)
     assert config == {
         **{key: str(path) for key, path in files.items()},
@@ -112,11 +113,10 @@ def test_the_config_says_what_is_meant_whatever_the_text(
             **({"pattern": pattern} if pattern else {}),
             **{"pixel_um": 1e-5, "reference_cycle": 1},
         },
-        "camera": {"offset_counts": "auto", "saturation_counts": "auto"},
         "deconvolve": {"method": "none"},
     }
     assert all(line.isprintable() for line in said.split("\n"))
-    readme = readme_text("x", Path(folder), Path("keys"), warnings, warnings, unknown)
+    readme = readme_text("x", Path(folder), Path("keys"), Notes(warnings, warnings, unknown))
     assert all(line.isprintable() for line in readme.split("\n"))
 
 

@@ -59,7 +59,7 @@ def test_an_overlap_that_is_stated_wrong_is_measured(
     result, _ = initiated(tmp_path / "raw")
     assert overlap_of(result) == pytest.approx(true, abs=0.01)
     assert {row["source"] for row in tile_rows(result)} == {"pixels"}
-    (said,) = [line for line in result.warnings if "overlap" in line]
+    (said,) = [line for line in result.notes.warnings if "overlap" in line]
     assert "; the measured ones are written" in said
     assert f"instead of (0, {SIDE * (1 - stated):.0f}) px" in said or (
         f"instead of ({SIDE * (1 - stated):.0f}, 0) px" in said
@@ -71,8 +71,9 @@ def test_an_overlap_that_is_stated_right_is_confirmed(tmp_path: Path) -> None:
     result, _ = initiated(tmp_path / "raw")
     assert overlap_of(result) == pytest.approx(0.1)
     assert {row["source"] for row in tile_rows(result)} == {"grid"}
-    assert any("overlaps confirm the positions (12 of 12)" in line for line in result.findings)
-    assert not result.warnings
+    findings = result.notes.findings
+    assert any("overlaps confirm the positions (12 of 12)" in line for line in findings)
+    assert not result.notes.warnings
 
 
 def test_what_the_pixels_do_not_show_is_stated_and_not_confirmed(tmp_path: Path) -> None:
@@ -80,7 +81,7 @@ def test_what_the_pixels_do_not_show_is_stated_and_not_confirmed(tmp_path: Path)
     result, _ = initiated(tmp_path / "raw")
     assert overlap_of(result) == pytest.approx(0.1)
     assert {row["source"] for row in tile_rows(result)} == {"grid"}
-    assert any("positions are not confirmed" in line for line in result.warnings)
+    assert any("positions are not confirmed" in line for line in result.notes.warnings)
     write(tmp_path / "none", 0.06, None, texture=0.0)
     # Rows and columns in the names.
     rng = np.random.default_rng(1)
@@ -91,7 +92,7 @@ def test_what_the_pixels_do_not_show_is_stated_and_not_confirmed(tmp_path: Path)
     for raw in ("none", "named"):
         result, _ = initiated(tmp_path / raw, f"{raw}-out")
         assert {(row["y"], row["x"]) for row in tile_rows(result)} == {("", "")}
-        assert any("y and x: " in key for key in result.unknown)
+        assert any("y and x: " in key for key in result.notes.unknown)
 
 
 @pytest.mark.parametrize("named", ["number", "row and column"])
@@ -134,7 +135,6 @@ def test_a_step_that_few_overlaps_show_is_asked(
     corners = [RawPlane(1, "1", None, f"r{k}.tif", row=0, col=k) for k in range(2)]
     tiles = TileSet({plane.tile_name: [plane] for plane in corners}, "1", (224, 224))
     found = StageMap(np.eye(2), np.array([[0.0, 190.0]]), matched, 7, ())
-    monkeypatch.setattr(place_tiles, "_fit", lambda _: found)
-    monkeypatch.setattr(place_tiles, "_problem", lambda _: "")
+    monkeypatch.setattr(place_tiles, "_compare", lambda _: (found, ""))
     placed = place_tiles.place_tiles({("", 1): tiles}, GridOptions(), CodexExperiment(), 0.3, {})
-    assert any("--overlap" in text for text in placed["", 1].unknown) == asked
+    assert any("--overlap" in text for text in placed["", 1].notes.unknown) == asked

@@ -94,7 +94,7 @@ def test_what_was_written_is_read(tmp_path: Path, specimen: Specimen, convention
     result = create_experiment(tmp_path / "raw", tmp_path / "out")
     assert result.convention == convention
     counted = f"2 cycles, 2 channels, {depth} z-plane{'s' * (depth > 1)}, 1 region"
-    assert counted in result.findings[0]
+    assert counted in result.notes.findings[0]
     text = result.markers.read_text()
     assert "1,1,DAPI" in text
     assert "1,2,CD8" in text
@@ -141,7 +141,7 @@ def test_mixed_folders_are_told(tmp_path: Path, specimen: Specimen) -> None:
     (tmp_path / "raw/overview.qptiff").touch()
     result = create_experiment(tmp_path / "raw", tmp_path / "out")
     said = "1 file ignored: overview.qptiff; of another kind, or of a name that does not follow"
-    assert any(said in warning for warning in result.warnings)
+    assert any(said in warning for warning in result.notes.warnings)
     WRITERS["lif"](tmp_path / "raw", 2, specimen)
     with pytest.raises(RawDataError, match=r"holds \.lif and \.nd2 files"):
         create_experiment(tmp_path / "raw", tmp_path / "out2")

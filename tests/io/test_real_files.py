@@ -35,7 +35,7 @@ def rows_of(result: InitResult, cycle: int) -> list[dict[str, str]]:
 
 def test_metaxpress_asks_for_the_nuclear_channel_alone(real: Path, tmp_path: Path) -> None:
     result = create_experiment(real / "metaxpress", tmp_path)
-    assert [line.split(": ")[1] for line in result.unknown] == ["reference"]
+    assert [line.split(": ")[1] for line in result.notes.unknown] == ["reference"]
     told = config(result)["acquisition"]
     assert (told["convention"], told["pixel_um"]) == ("imagexpress", 13.5504)
     for cycle in (1, 2):
@@ -75,7 +75,7 @@ def test_cv8000_is_read_as_its_files_say(real: Path, tmp_path: Path) -> None:
     first, second = rows_of(result, 1)
     assert float(second["x"]) - float(first["x"]) == pytest.approx(649.9)
     assert first["y"] == second["y"]
-    assert "2 channels, 4 z-planes, 1 region" in result.findings[0]
+    assert "2 channels, 4 z-planes, 1 region" in result.notes.findings[0]
     assert markers(result) == ["1,1,BP445/45,,445,100", "1,2,BP525/50,,525,100"]
     planes = scan("cv8000", raw)
     assert {plane.region for plane in planes} == {"D08"}

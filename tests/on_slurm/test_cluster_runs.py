@@ -12,7 +12,7 @@ import yaml
 from tests.support.cluster_runs import PLACEMENT, ClusterRun, dump
 from tests.support.runs import REPO, TINY, Run, digests, make_run
 from tests.support.slurm_cluster import Cluster, wait_for
-from tilewright.init.write import SNAKEFILE
+from tilewright.init.write import FILES
 
 pytestmark = pytest.mark.slurm
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP", "SIGKILL")
@@ -227,7 +227,7 @@ def test_image_rules_give_the_same_bytes_as_on_one_machine(
     there = make_run(tmp_path / "there", tiny_raw, **TINY)
     # so few jobs would all take the GPUs
     there.edit(cycles=cycles, resources={"edf_plane": {"device": "cpu"}})
-    (there.folder / "Snakefile").write_text(SNAKEFILE)
+    (there.folder / "Snakefile").write_text((FILES / "Snakefile").read_text())
     run = ClusterRun(quiet_slurm, there.folder, there.folder / "Snakefile", targets).prepare()
     quiet_slurm.set_qos("clive", "GrpTRES=cpu=4,gres/gpu=1")
     quiet_slurm.set_qos("maigan", "GrpTRES=cpu=4,gres/gpu=1")

@@ -43,7 +43,7 @@ def test_three_formats_are_registered_and_judged(tmp_path: Path, cycles: list[in
     write_qptiff(raw / "slide_cycle2.qptiff", images[2], ["DAPI", "CD4"])
     write_bigtiff(raw / "slide_cycle3.btf", images[3])
     result = create_experiment(raw, tmp_path)
-    assert not result.unknown
+    assert not result.notes.unknown
     run = Run(tmp_path, result.config)
     assert yaml.safe_load(run.config.read_text())["acquisition"] == {
         "convention": "stitched",

@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,12 @@ from tilewright.config.experiment import Experiment
 from tilewright.config.load import read_experiment
 from tilewright.config.tables import Places, cycles_text, read_tiles
 from tilewright.errors import ConfigError
-from tilewright.init.folder import of, tile_gaps
-from tilewright.init.metadata import Metadata, read_metadata
+from tilewright.init.metadata import read_metadata
 from tilewright.init.place_tiles import Key, place_tiles
 from tilewright.init.recognise import RawFolder
-from tilewright.init.samples import Sample, add_rows_of, sentences, tile_sets
-from tilewright.init.tile_set import GridOptions
+from tilewright.init.samples import Sample, add_rows_of, notes_of_tiles, tile_sets
+from tilewright.init.tile_set import GridOptions, PlacedTiles, TileSet
 from tilewright.init.write import marker_gaps, marker_row
-from tilewright.io.formats.common import RawPlane
 from tilewright.io.inputs.codex_metadata import CodexExperiment
 from tilewright.io.inputs.manifest import planes_of, scan_options
 from tilewright.runtime.files import write_text_atomic
@@ -65,18 +64,15 @@ def _add_markers(experiment: Experiment) -> tuple[list[str], list[str]]:
         if not new:
             continue
         options, folder = scan_options(acquisition), sample.raw_dir.resolve()
-        found = read_metadata(
-            RawFolder(settings.acquisition.convention, options, planes, [], folder)
-        )
-        markers = [marker for marker in found.markers if marker.cycle in new]
+        convention = settings.acquisition.convention
+        found = read_metadata(RawFolder(convention, options, planes, [], folder))
+        found = replace(found, markers=[one for one in found.markers if one.cycle in new])
         names = {channel.marker for channel in experiment.table}
-        if taken := [marker.marker for marker in markers if marker.marker in names]:
+        if taken := [one.marker for one in found.markers if one.marker in names]:
             lines.append(f"warning: {few(taken)} in {path.name} twice; rename one")
-        first_row = len(list(csv.reader(io.StringIO(text)))) + 1
-        text = _with_rows(text, [marker_row(marker) for marker in markers], ())
-        lines.append(f"{path.name}: {len(markers)} rows of {cycles_text(sorted(new))}")
-        told = Metadata(markers, experiment.reference_cycle, columns=found.columns)
-        gaps += marker_gaps(told, 1, first_row)
+        gaps += marker_gaps(found, 1, _count_rows(text) + 1)
+        text = _with_rows(text, [marker_row(marker) for marker in found.markers])
+        lines.append(f"{path.name}: {len(found.markers)} rows of {cycles_text(sorted(new))}")
         listed |= new
     if lines:
         write_text_atomic(path, text)
@@ -92,107 +88,112 @@ def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptio
     settings = experiment.settings
     if settings.tiles is None:
         raise ConfigError("stitched images have no tiles table; nothing to add")
-    path, pixel_um = Path(settings.tiles), settings.acquisition.pixel_um
-    known = read_tiles(path, experiment.samples, pixel_um)
-    lines, rows = list[str](), list[dict[str, Any]]()
-    text = path.read_bytes().decode("utf-8")
+    path = Path(settings.tiles)
+    known = read_tiles(path, experiment.samples, settings.acquisition.pixel_um)
+    text, lines = path.read_bytes().decode("utf-8"), list[str]()
     for names in dict.fromkeys(tuple(experiment.samples_beside(one)) for one in experiment.samples):
-        of_group = {key: places for key, places in known.items() if key[0] in names}
+        of_scan = {key: places for key, places in known.items() if key[0] in names}
+        listed = {
+            (cycle, place.tile)
+            for (_, cycle), places in of_scan.items()
+            for place in places
+            if place.known or not place.use
+        }
         sample = experiment.samples[names[0]]
         acquisition = experiment.acquisition_of(sample)
         planes = planes_of(sample.raw_dir, acquisition, experiment.reference_channels)
-        new = _new_cycles(planes, cycles, of_group)
+        new = {p.cycle for p in planes if (p.cycle, p.tile_name) not in listed} & {*cycles}
         if not new:
             continue
-        region = planes[0].region
         groups = tile_sets(planes, experiment.channels, experiment.reference_cycle)
-        earlier: dict[Key, dict[str, tuple[float, float]]] = {}
-        for (_, cycle), places in of_group.items():
-            at = earlier.setdefault((region, cycle), {})
-            at |= {p.tile: (p.y_px, p.x_px) for p in places if p.known and cycle not in new}
-        earlier = {key: at for key, at in earlier.items() if at}
-        placed = place_tiles(groups, options, CodexExperiment(), pixel_um, earlier)
-        placed = {key: one for key, one in placed.items() if key[1] in new}
-        samples = [Sample(name, sample.raw_dir.resolve(), None) for name in names]
-        beside = {
-            name: np.array([p[1:3] for key, of_key in of_group.items() if key[0] == name
-                            for p in of_key if p.known])
-            for name in names
-        }  # fmt: skip
-        if unknown := [name for name in names if len(names) > 1 and not len(beside[name])]:
-            raise ConfigError(
-                f"{sample.raw_dir}: the samples {', '.join(names)} share its tiles, and the tiles "
-                f"table has none of '{unknown[0]}'; write its rows of one cycle"
-            )
-        add_rows_of(samples, of(placed, None), options, beside)
-        said = sentences(placed)
-        added = [row for one in samples for row in _missing_rows(one, of_group)]
-        if added:
-            cycles_of = sorted({row["cycle"] for row in added})
-            lines.append(f"{', '.join(names)}: {len(added)} rows of {cycles_text(cycles_of)}")
-        lines += said.findings + [f"warning: {line}" for line in said.warnings]
-        rows += added
-        kept = len(list(csv.reader(io.StringIO(_with_rows(text, [], _tile_keys(rows))))))
-        gaps = tile_gaps(said, rows, samples, kept + 1)
-        lines += [f"fill in: {line}" for line in gaps]
-    if rows:
-        write_text_atomic(path, _with_rows(text, rows, _tile_keys(rows)))
+        placed = _place_new(groups, new, of_scan, settings.acquisition.pixel_um, options)
+        raw_dir = sample.raw_dir.resolve()
+        samples = [Sample(name, raw_dir, None) for name in names]
+        of_cycles = {cycle: one for (_, cycle), one in placed.items()}
+        add_rows_of(samples, of_cycles, _positions(of_scan, names, raw_dir), fill=options.fill)
+        for one in samples:
+            one.rows = [row for row in one.rows if (row["cycle"], row["tile"]) not in listed]
+        rows = [row for one in samples for row in one.rows]
+        text = _without(text, rows)
+        notes = notes_of_tiles(placed, samples, _count_rows(text) + 1)
+        text = _with_rows(text, rows)
+        if rows:
+            added = cycles_text(sorted({row["cycle"] for row in rows}))
+            lines.append(f"{', '.join(names)}: {len(rows)} rows of {added}")
+        lines += notes.findings + [f"warning: {line}" for line in notes.warnings]
+        lines += [f"fill in: {line}" for line in notes.unknown]
+    if lines:
+        write_text_atomic(path, text)
     return lines
 
 
-def _new_cycles(planes: Sequence[RawPlane], cycles: Collection[int], known: Places) -> set[int]:
-    """Return the cycles of which the table lacks a tile or a position."""
-    listed = {
-        (cycle, place.tile)
-        for (_, cycle), places in known.items()
-        for place in places
-        if place.known or not place.use
-    }
-    return {p.cycle for p in planes if p.cycle in cycles and (p.cycle, p.tile_name) not in listed}
-
-
-def _missing_rows(sample: Sample, known: Places) -> list[dict[str, Any]]:
-    """Return the rows of tiles that the table lacks or has no position of, in its frame."""
-    added = []
-    for cycle in dict.fromkeys(row["cycle"] for row in sample.rows):
-        there = {place.tile: place for place in known.get((sample.name, cycle), ())}
-        placed = zip(sample.rows, sample.yx_px, strict=True)
-        rows = [(row, at_px) for row, at_px in placed if row["cycle"] == cycle]
-        at = {row["tile"]: at_px for row, at_px in rows}
+def _place_new(
+    groups: Mapping[Key, TileSet],
+    new: Collection[int],
+    known: Places,
+    pixel_um: float,
+    options: GridOptions,
+) -> dict[Key, PlacedTiles]:
+    """Return the tiles of new cycles, in the frame of those that the table has."""
+    at = {key: dict[str, tuple[float, float]]() for key in groups}
+    for key, of_cycle in at.items():
+        for (_, cycle), places in known.items():
+            if cycle == key[1]:
+                of_cycle |= {one.tile: (one.y_px, one.x_px) for one in places if one.known}
+    earlier = {key: of_cycle for key, of_cycle in at.items() if of_cycle and key[1] not in new}
+    placed = place_tiles(groups, options, CodexExperiment(), pixel_um, earlier)
+    for key, one in placed.items():
         off = [
-            np.array([p.y_px, p.x_px]) - at[tile]
-            for tile, p in there.items()
-            if tile in at and p.known and not np.isnan(at[tile]).any()
+            np.subtract(at[key][name], at_px)
+            for name, at_px in zip(one.tiles.names, one.yx_px, strict=True)
+            if name in at[key] and not np.isnan(at_px).any()
         ]
-        for row, at_px in rows:
-            place = there.get(row["tile"])
-            if place is not None and (place.known or not place.use):
-                continue
-            if off and not np.isnan(at_px).any():
-                y, x = np.median(off, axis=0) + at_px
-                row = {**row, "y": f"{y:.3f}", "x": f"{x:.3f}", "unit": "px"}
-            added.append(row)
-    return added
+        if off:
+            one.move(one.yx_px + np.median(off, axis=0), one.source)
+    return {key: one for key, one in placed.items() if key[1] in new}
 
 
-def _tile_keys(rows: Sequence[Mapping[str, Any]]) -> set[tuple[str, ...]]:
-    return {tuple(str(row[name]) for name in ("sample", "cycle", "tile")) for row in rows}
+def _positions(known: Places, names: Sequence[str], raw_dir: Path) -> dict[str, Any]:
+    """Return positions (n, 2) in px of the tiles of each sample of one scan, in any cycle."""
+    found = {
+        name: np.array([
+            (place.y_px, place.x_px) for (of, _), places in known.items() if of == name
+            for place in places if place.known
+        ])
+        for name in names
+    }  # fmt: skip
+    if unknown := [name for name in names if len(names) > 1 and not len(found[name])]:
+        raise ConfigError(
+            f"{raw_dir}: the samples {', '.join(names)} share its tiles, and the tiles "
+            f"table has none of '{unknown[0]}'; write its rows of one cycle"
+        )
+    return found
 
 
-def _with_rows(
-    text: str, rows: Sequence[Mapping[str, Any]], filled: Collection[tuple[str, ...]]
-) -> str:
-    """Return a table with rows in the order of its columns, without those they fill in."""
-    lines = text.splitlines(keepends=True)
-    columns = [cell.strip().lstrip("\ufeff") for cell in next(csv.reader(lines[:1]))]
+def _count_rows(text: str) -> int:
+    return len(list(csv.reader(io.StringIO(text))))
 
-    def key(line: str) -> tuple[str, ...]:
-        cells = dict(zip(columns, next(csv.reader([line]), []), strict=False))
-        sample, cycle, tile = (cells.get(name, "").strip() for name in ("sample", "cycle", "tile"))
-        return sample, str(int(cycle)) if cycle.isdecimal() else cycle, tile
 
-    kept = "".join(line for line in lines if key(line) not in filled)
+def _columns(text: str) -> list[str]:
+    return [cell.strip().lstrip("\ufeff") for cell in next(csv.reader(text.splitlines()[:1]))]
+
+
+def _without(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return the tiles table without the rows of some tiles."""
+    columns, kept = _columns(text), ""
+    tiles = {(row["sample"], row["cycle"], row["tile"]) for row in rows}
+    for line in text.splitlines(keepends=True):
+        row = dict(zip(columns, map(str.strip, next(csv.reader([line]), [])), strict=False))
+        cycle = row.get("cycle", "")
+        number = int(cycle) if cycle.isdecimal() else cycle
+        if (row.get("sample"), number, row.get("tile")) not in tiles:
+            kept += line
+    return kept
+
+
+def _with_rows(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return a table with more rows, in the order of its columns."""
     stream = io.StringIO()
-    new = [[row.get(column, "") for column in columns] for row in rows]
-    csv.writer(stream, lineterminator="\n").writerows(new)
-    return kept + "\n" * (not kept.endswith("\n")) + stream.getvalue()
+    writer = csv.DictWriter(stream, _columns(text), extrasaction="ignore", lineterminator="\n")
+    writer.writerows(rows)
+    return text + "\n" * (not text.endswith("\n")) + stream.getvalue()

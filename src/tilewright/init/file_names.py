@@ -1,25 +1,24 @@
 """What names of files say: which words and numbers are cycle, channel, tile, row and so on.
 
-Names are split into parts at one separator, so that all have the same number of parts. A part that
-varies is a number behind constant letters (``cyc002``, ``R1``, ``Z001``, ``007``), or a word
-(``DAPI``, ``CD3``, ``BETA AMYLOID``). Letters that are known say what a number counts; words are
-channels where one of them names a stain or a filter. What neither shows is asked for.
+Names are split into parts at their separators; where these differ, one part is a word that holds
+some. A part that varies is a number behind constant letters (``cyc002``, ``R1``, ``Z001``,
+``007``), or a word (``DAPI``, ``CD3``, ``BETA AMYLOID``). Letters that are known say what a number
+counts; words are channels where one of them names a stain or a filter. What neither shows is asked
+for.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePosixPath
 
 from tilewright.io.formats.common import natural_key
 from tilewright.io.formats.names import FIELDS, compile_pattern
 from tilewright.runtime.text import few
 
-#: Separators at which names are split into parts, tried in this order.
-_SEPARATORS = ("_", "_ ", "_-", "_.", "-", " ", ".", "_ -.")
+_SEPARATORS = re.compile(r"([/_ .-]+)")
 #: Words of stains and filters: a part that holds one of them is the channel.
 _STAIN = re.compile(
     r"(?i)(?<![a-z])(dapi|hoechst\d*|draq ?[57]|sytox|dna|[fg]itc|tritc|gfp|rfp|yfp|cfp|mcherry"
@@ -27,10 +26,11 @@ _STAIN = re.compile(
     r"|cd\d+[a-z]*|blank|autofluorescence|af|empty|panck|ki-?67|vim(entin)?|sma|a-?sma)(?![a-z])"
 )
 
-_NUCLEAR = re.compile(r"(?i)(?<![a-z])(dapi|hoechst|draq ?[57]|sytox)")
 #: Share of all combinations of tiles with channels, and with z-planes, that files hold at least. A
 #: number that counts files of two channels holds half of them, a scan that was stopped nearly all.
 _COMPLETE = 0.75
+#: Times as many files as of its form have another form, from which a file is unlike the others.
+_UNLIKE = 10
 
 
 @dataclass(frozen=True)
@@ -62,6 +62,8 @@ class _Column:
         Those before the number, in lower case; empty of a word.
     is_word : bool
         Whether it is a word, or a number behind letters that differ.
+    level : int
+        How many folders are above it.
     field : str
         The field that it is; ``*`` where others say the same, empty where that is not known.
     """
@@ -70,11 +72,13 @@ class _Column:
     letters: str = ""
     is_word: bool = False
     field: str = ""
+    level: int = 0
 
     @property
-    def numbers(self) -> list[int]:
-        """Its distinct values as numbers."""
-        return sorted({int(value) for value in self.values})
+    def is_place(self) -> bool:
+        """Whether it is a place of the stage, as x1200: of far more numbers than there are."""
+        numbers = {int(value) for value in self.values}
+        return max(numbers) - min(numbers) >= 2 * len(numbers) + 2
 
 
 @dataclass
@@ -103,7 +107,7 @@ def read_names(paths: Sequence[str], hints: Mapping[str, Iterable[str]]) -> Name
     paths : sequence of str
         Relative to the raw folder, with ``/``.
     hints : mapping
-        Field to the letters before its number.
+        Field to the letters before its number; of two rows the earlier letters are the row's.
 
     Examples
     --------
@@ -119,10 +123,7 @@ def read_names(paths: Sequence[str], hints: Mapping[str, Iterable[str]]) -> Name
         return Names(None)
     of_letters = {word: name for name, words in hints.items() for word in words}
     layout = _split(paths, of_letters)
-    if layout is None:
-        forms = Counter(re.sub(r"\d+", "#", path) for path in paths)
-        return Names(None, question=f"names have several forms: {few(sorted(forms), 5)}")
-    _name_numbers(layout, of_letters)
+    _name_numbers(layout, hints, of_letters)
     _name_words(layout)
     _agree(layout)
     _drop_repeated(layout, len(paths))
@@ -131,36 +132,28 @@ def read_names(paths: Sequence[str], hints: Mapping[str, Iterable[str]]) -> Name
         shown = {one.field: one.values for one in reversed(layout.columns) if one.field != "*"}
         order = [name for name in FIELDS if name in shown]
         return Names(layout.pattern(), tuple(f"{n} ← {_range(shown[n])}" for n in order))
-    return Names(None, question=_question(layout))
+    return Names(None, question=_question(layout, paths))
 
 
-def _split(paths: Sequence[str], of_letters: Mapping[str, str]) -> _Layout | None:
-    """Return the columns of names; None where they have no common form."""
-    if len({path.count("/") for path in paths}) != 1:
-        return None
-    levels = [list(level) for level in zip(*(path.split("/") for path in paths), strict=True)]
-    suffixes = {_suffix(name) for name in levels[-1]}
-    if len(suffixes) > 1 and suffixes != {".tif", ".tiff"}:
-        return None
-    levels[-1] = [name.removesuffix(_suffix(name)) for name in levels[-1]]
-    suffix = min(suffixes) + "*" * (len(suffixes) > 1)
+def _split(paths: Sequence[str], of_letters: Mapping[str, str]) -> _Layout:
+    """Return the columns of names, and the texts that are the same in all."""
     layout = _Layout()
-    for number, names in enumerate(levels):
-        layout.texts[-1] += "/" * (number > 0)
-        for separator, values in _parts(names):
-            layout.texts[-1] += separator
-            for piece in _columns(values):
-                if isinstance(piece, str):
-                    layout.texts[-1] += piece
-                    continue
-                if not piece.is_word:  # those of "Cycle 1" and "tile_001" too
-                    piece.letters = _letters_before(layout.texts[-1])
-                if _varies(piece, of_letters):
-                    layout.columns.append(piece)
-                    layout.texts.append("")
-                else:
-                    layout.texts[-1] += piece.values[0]
-    layout.texts[-1] += suffix
+    for separator, values in _parts(paths):
+        layout.texts[-1] += separator
+        for piece in _columns(values):
+            if isinstance(piece, str):
+                layout.texts[-1] += piece
+                continue
+            piece.level = "".join(layout.texts).count("/")
+            if not piece.is_word:  # those of "Cycle 1" and "tile_001" too
+                piece.letters = _letters_before(layout.texts[-1])
+            # the only cycle or channel is read too, where it is named
+            named = of_letters.get(piece.letters) in ("cycle", "channel")
+            if (named and len(piece.letters) > 1) or len(set(piece.values)) > 1:
+                layout.columns.append(piece)
+                layout.texts.append("")
+            else:
+                layout.texts[-1] += piece.values[0]
     return layout
 
 
@@ -170,77 +163,62 @@ def _letters_before(text: str) -> str:
     return found[1] if found else ""
 
 
-def _varies(column: _Column, of_letters: Mapping[str, str]) -> bool:
-    """Return whether a column is read: it varies, or names the only cycle or channel."""
-    named = of_letters.get(column.letters) in ("cycle", "channel") and len(column.letters) > 1
-    return named or len(set(column.values)) > 1
-
-
-def _suffix(name: str) -> str:
-    """Return ``.tif``, ``.ome.tif`` and so on."""
-    found = re.search(r"(?i)(\.ome)?\.tiff?$", name)
-    return found[0] if found else PurePosixPath(name).suffix
-
-
 def _parts(names: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
-    """Return separators and parts of names of one level; one part may hold the separator itself.
+    """Return separators and parts of all names; one part may hold separators itself.
 
-    Of the separators that give all names the same form, that which leaves fewest within words; if
-    there is none, each name is one part.
+    Where separators differ, it is what is between the parts that are alike at both ends.
+
+    >>> _parts(["r1_BETA_AMYLOID", "r2_DAPI"])
+    [('', ('r1', 'r2')), ('_', ('BETA_AMYLOID', 'DAPI'))]
     """
-    found = [[("", tuple(names))]]
-    for characters in _SEPARATORS:
-        split = [re.split(f"([{re.escape(characters)}])", name) for name in names]
-        if len({len(one) for one in split}) > 1:
-            split = _joined(split)
-        if split and len({tuple(one[1::2]) for one in split}) == 1:
-            found.append([
-                (split[0][k - 1] if k else "", tuple(one[k] for one in split))
-                for k in range(0, len(split[0]), 2)
-            ])  # fmt: skip
-    return min(found, key=_separators_in_words)
-
-
-def _separators_in_words(parts: Sequence[tuple[str, tuple[str, ...]]]) -> int:
-    """Return how many separators the parts hold that are no numbers behind constant letters."""
-    forms = ({re.sub(r"\d+", "#", value) for value in values} for _, values in parts)
-    words = (one for one in forms if len(one) > 1 or "#" not in next(iter(one)))
-    return sum(max(len(re.findall(r"[_. -]", form)) for form in one) for one in words)
-
-
-def _joined(split: list[list[str]]) -> list[list[str]]:
-    """Return names of different numbers of parts with those of one word joined; [] if unclear.
-
-    All parts before and behind that word are numbers of the same form, or the same in all names.
-    """
-    least = min(len(one) for one in split)
-    found = []
-    for at in range(0, least, 2):
-        after = least - at - 1
-        parts = [
-            [*one[:at], "".join(one[at : len(one) - after]), *one[len(one) - after :]]
+    split = [_SEPARATORS.split(name) for name in names]
+    if len({tuple(one[1::2]) for one in split}) > 1:
+        first = _count_alike(split)
+        last = _count_alike([one[first:][::-1] for one in split])
+        split = [
+            [*one[:first], "".join(one[first : len(one) - last]), *one[len(one) - last :]]
             for one in split
         ]
-        columns = list(zip(*parts, strict=True))
-        regular = all(
-            len({re.sub(r"\d+", "#", value) for value in column}) == 1
-            for k, column in enumerate(columns) if k != at
-        )  # fmt: skip
-        if regular:
-            found.append(parts)
-    return found[0] if len(found) == 1 else []
+    parts = [("", tuple(one[0] for one in split))]
+    for k in range(2, len(split[0]), 2):
+        separator, values = split[0][k - 1], tuple(one[k] for one in split)
+        pairs = [*zip(parts[-1][1], values, strict=True)]
+        both = {len(set(pairs)), len(set(values)), len({before for before, _ in pairs})}
+        again = all(before in value for before, value in pairs)
+        if len(both) == 1 and not again and _is_word(parts[-1][1]) and _is_word(values):
+            parts[-1] = parts[-1][0], tuple(map(separator.join, pairs))
+        else:
+            parts.append((separator, values))
+    return parts
+
+
+def _count_alike(split: Sequence[Sequence[str]]) -> int:
+    """Return how many parts and separators at the beginning are alike in all names."""
+    least = min(map(len, split))
+    for k in range(0, least - 1, 2):
+        if len({(form_of(one[k]), one[k + 1]) for one in split}) > 1:
+            return k
+    return least - 1
+
+
+def form_of(text: str) -> str:
+    """Return a text with ``#`` for each number."""
+    return re.sub(r"\d+", "#", text)
+
+
+def _is_word(values: Sequence[str]) -> bool:
+    """Return whether a part varies, and not only in its numbers."""
+    return len({form_of(value) for value in values}) > 1
 
 
 def _columns(values: tuple[str, ...]) -> list[str | _Column]:
     """Return the texts and columns of one part of all names."""
-    forms = {re.sub(r"\d+", "#", value) for value in values}
-    form = next(iter(forms))
+    form = form_of(values[0])
     if len(set(values)) == 1 and "#" not in form:
         return [values[0]]
-    if len(forms) > 1 or "#" not in form:
+    stained = form.count("#") == 1 and _STAIN.search(values[0]) and len(set(values)) > 1
+    if _is_word(values) or stained:  # CD3 and CD8 are words
         return [_Column(values, is_word=True)]
-    if form.count("#") == 1 and _STAIN.search(values[0]) and len(set(values)) > 1:
-        return [_Column(values, is_word=True)]  # CD3 and CD8 are words
     found: list[str | _Column] = []
     pieces = form.split("#")
     numbers = zip(*(re.findall(r"\d+", value) for value in values), strict=True)
@@ -249,50 +227,41 @@ def _columns(values: tuple[str, ...]) -> list[str | _Column]:
     return [*found, pieces[-1]]
 
 
-def _name_numbers(layout: _Layout, of_letters: Mapping[str, str]) -> None:
+def _name_numbers(
+    layout: _Layout, hints: Mapping[str, Iterable[str]], of_letters: Mapping[str, str]
+) -> None:
     """Name numbers by the letters before them."""
     numbers = [one for one in layout.columns if not one.is_word]
+    counts = Counter(one.letters for one in numbers)
+    grid = [next((it for it in hints[name] if counts[it] == 1), "") for name in ("row", "col")]
+    one_name = len({one.level for one in numbers if one.letters in grid}) == 1
     for one in numbers:
         one.field = of_letters.get(one.letters, "")
-    # of two that may be rows, as R1 and Y2, the one with more letters is, or the y of x and y
-    rows, columns = (
-        sorted(layout.of(name), key=lambda one: (one.letters in ("r", "c"), -len(one.letters)))
-        for name in ("row", "col")
-    )
-    for same in (rows, columns):
-        if len({one.letters for one in same}) < len(same):  # C01 and c1: which is which?
-            for one in same:
-                one.field = ""
-            return
-    pairs = min(len(rows), len(columns), 1)
-    for one in rows[pairs:]:  # R1, R2 beside other numbers or words are rounds
-        alone = len(layout.columns) == 1 or bool(layout.of("cycle"))
-        one.field = "cycle" if one.letters == "r" and not alone else ""
-    for one in columns[pairs:]:
-        one.field = "channel" if one.letters == "c" and not layout.of("channel") else ""
-    for one in [*layout.of("row"), *layout.of("col")]:
-        # more than twice as many numbers as there are values: places of the stage, as x1200
-        if one.numbers[-1] - one.numbers[0] >= 2 * len(one.numbers) + 2:
+        in_grid = one_name and all(grid) and one.letters in grid and not one.is_place
+        if one.field in ("row", "col") and not in_grid:
             one.field = ""
+    # R1, R2 beside other numbers or words are rounds, C1, C2 channels
+    for letters, name in (("r", "cycle"), ("c", "channel")):
+        left = [one for one in numbers if one.letters == letters and not one.field]
+        if len(left) == 1 < len(layout.columns) and not layout.of(name) and not left[0].is_place:
+            left[0].field = name
 
 
 def _name_words(layout: _Layout) -> None:
     """Name words that are channels, as one of them is a stain or a filter."""
     words = [one for one in layout.columns if one.is_word]
     stains = [one for one in words if any(map(_STAIN.search, one.values))]
-    nuclear = [one for one in stains if any(map(_NUCLEAR.search, one.values))]
-    for one in (nuclear or stains)[:1]:
+    for one in stains[:1]:
         one.field = "channel"
 
 
 def _agree(layout: _Layout) -> None:
-    """Of columns of one field keep those that agree; a word names a channel, and no number."""
+    """Of columns of one field keep those that agree, and the first one; words first."""
     for name in {one.field for one in layout.columns} - {""}:
         first, *others = sorted(layout.of(name), key=lambda one: not one.is_word)
         for one in others:
             if one.values != first.values:
-                same = _follows(one, [first]) or (first.is_word and name == "channel")
-                one.field = "*" if same else ""
+                one.field = "*" if _follows(one, [first]) else ""
 
 
 def _drop_repeated(layout: _Layout, files: int) -> None:
@@ -316,9 +285,14 @@ def _follows(one: _Column, others: Sequence[_Column]) -> bool:
     return bool(others) and keys < len(one.values) and _count([*others, one]) == keys
 
 
+def _keys(columns: Sequence[_Column]) -> list[tuple[str, ...]]:
+    """Return the combination of values of each file."""
+    return [*zip(*(one.values for one in columns), strict=True)]
+
+
 def _count(columns: Sequence[_Column]) -> int:
     """Return how many combinations of values there are."""
-    return len(set(zip(*(one.values for one in columns), strict=True)))
+    return len({*_keys(columns)})
 
 
 def _name_last_number(layout: _Layout) -> None:
@@ -335,17 +309,28 @@ def _is_sure(layout: _Layout, files: int) -> bool:
     grid = ("row" in fields) == ("col" in fields) and not {"row", "tile"} <= fields
     named = [one for one in layout.columns if one.field != "*"]
     alone = files == 1 and not fields
+    if "region" in fields and not fields & {"tile", "row"}:
+        return False  # positions may be pieces of tissue or tiles
     if "" in fields or not (fields or alone) or not grid or (named and _count(named) != files):
         return False
+    return all(_combine(layout, layout.of(name)) for name in ("channel", "z"))
+
+
+def _combine(layout: _Layout, others: Sequence[_Column]) -> bool:
+    """Return whether most tiles of each cycle have most channels, or z-planes, of the cycle.
+
+    A number that counts files gives each tile one channel.
+    """
     tiles = layout.of("cycle", "region", "tile", "row", "col")
-    cycles = layout.of("cycle", "region")
-    for name in ("channel", "z"):
-        of_name = layout.of(name)
-        # a number that counts files gives each tile one channel
-        full = _count_of_each(cycles, tiles, of_name) if of_name and tiles else 0
-        if full and _count([*tiles, *of_name]) < _COMPLETE * full:
-            return False
-    return True
+    if not others or not tiles:
+        return True
+    cycles = _keys(layout.of("cycle", "region")) or [()] * len(tiles[0].values)
+    of_cycle = defaultdict[object, tuple[set[object], set[object]]](lambda: (set(), set()))
+    for cycle, tile, other in zip(cycles, _keys(tiles), _keys(others), strict=True):
+        of_cycle[cycle][0].add(tile)
+        of_cycle[cycle][1].add(other)
+    full = sum(len(first) * len(second) for first, second in of_cycle.values())
+    return _count([*tiles, *others]) >= _COMPLETE * full
 
 
 def _reads_back(layout: _Layout, paths: Sequence[str]) -> bool:
@@ -359,20 +344,6 @@ def _reads_back(layout: _Layout, paths: Sequence[str]) -> bool:
     return True
 
 
-def _count_of_each(
-    groups: Sequence[_Column], tiles: Sequence[_Column], others: Sequence[_Column]
-) -> int:
-    """Return how many combinations of tiles and others within each group there are."""
-    keys = list(zip(*(one.values for one in groups), strict=True)) or [()] * len(tiles[0].values)
-    of_tiles, of_others = dict[object, set[object]](), dict[object, set[object]]()
-    rows = zip(keys, *(zip(*(c.values for c in cs), strict=True) for cs in (tiles, others)),
-               strict=True)  # fmt: skip
-    for key, tile, other in rows:
-        of_tiles.setdefault(key, set()).add(tile)
-        of_others.setdefault(key, set()).add(other)
-    return sum(len(of_tiles[key]) * len(of_others[key]) for key in of_tiles)
-
-
 def _range(values: Sequence[str]) -> str:
     """Return values as a range of numbers, or the first of some words."""
     distinct = sorted(set(values), key=natural_key)
@@ -381,14 +352,18 @@ def _range(values: Sequence[str]) -> str:
     return few(distinct, 6)
 
 
-def _question(layout: _Layout) -> str:
+def _question(layout: _Layout, paths: Sequence[str]) -> str:
     """Return what names leave open."""
     parts = []
     for one in layout.columns:
-        said = f" as {one.field}" if one.field not in ("", "*") else ""
-        parts.append(f"{'words' if one.is_word else 'numbers'} {_range(one.values)}{said}")
+        if one.field != "*":
+            kind = "words" if one.is_word else "numbers"
+            parts.append(f"{kind} {_range(one.values)}" + f" as {one.field}" * bool(one.field))
+    forms = Counter(map(form_of, paths))
+    unlike = [path for path in paths if _UNLIKE * forms[form_of(path)] < max(forms.values())]
+    away = f"move away {few(unlike, 3)}, named unlike most, or " * bool(unlike)
     fields = ", ".join(f"{{{name}}}" for name in FIELDS)
     return (
-        f"names like {layout.pattern()} hold {'; '.join(parts)}: give --pattern with one of "
+        f"names like {layout.pattern()} hold {'; '.join(parts)}: {away}give --pattern with one of "
         f"{fields}, or *, for each"
     )

@@ -3,46 +3,39 @@
 import os
 import re
 import shlex
-from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from tilewright.config.consistency import check_apart
-from tilewright.config.tables import TILE_COLUMNS, cycles_text
+from tilewright.config.tables import TILE_COLUMNS
 from tilewright.errors import ConfigError
-from tilewright.init.metadata import Metadata, read_metadata
+from tilewright.init.metadata import Metadata, fill_emission, read_metadata
+from tilewright.init.notes import Notes
 from tilewright.init.place_tiles import place_tiles
 from tilewright.init.recognise import RawFolder, recognise, tables
 from tilewright.init.samples import (
-    Said,
     Sample,
     add_rows_of,
+    notes_of_tiles,
     region_samples,
-    sentences,
     split_pieces,
     tile_sets,
 )
-from tilewright.init.tile_set import GridOptions, PlacedTiles
+from tilewright.init.tile_set import GridOptions
 from tilewright.init.write import (
-    SNAKEFILE,
+    FILES,
     config_text,
     marker_gaps,
     markers_text,
     readme_text,
-    rows_text,
     samples_text,
 )
 from tilewright.installed import shipped
 from tilewright.io.formats.common import RawPlane
-from tilewright.io.inputs.raw_headers import read_headers
-from tilewright.io.tiff.headers import headers_of
+from tilewright.io.inputs.raw_headers import pixel_doubts, read_headers
 from tilewright.runtime.files import csv_text, write_text_atomic
 from tilewright.runtime.text import count, few, printable
-
-#: Compressions that lose counts.
-_JPEG = (6, 7, 33007, 34892)
 
 
 @dataclass(frozen=True)
@@ -56,24 +49,23 @@ class InitResult:
     """The files written."""
     convention: str
     """Value of ``acquisition.convention``."""
-    findings: tuple[str, ...]
-    """Properties of the data, a sentence each."""
-    unknown: tuple[str, ...]
-    """What is to be filled in, each with its file and line."""
-    warnings: tuple[str, ...]
-    """Possible problems."""
+    notes: Notes
+    """What was found, what may be wrong, and what is to be filled in."""
 
     def summary(self) -> str:
         """Return all of it as text for a terminal."""
-        lines = [f"acquisition.convention: {self.convention}", *self.findings]
-        lines += [f"warning: {warning}" for warning in self.warnings]
         folder = self.config.parent
-        lines.append(f"wrote {folder}: config.yaml, its tables, README.md, Snakefile, profiles")
-        if self.unknown:
-            lines.append("fill in:")
-            lines += [f"  {key}" for key in self.unknown]
-        lines.append(f"then: cd {shlex.quote(str(folder))} && snakemake registration qc")
-        lines.append(f"results: {folder / 'results'}, report.html there")
+        lines = [
+            f"acquisition.convention: {self.convention}",
+            *self.notes.findings,
+            *(f"warning: {warning}" for warning in self.notes.warnings),
+            f"wrote {folder}: config.yaml, its tables, README.md, Snakefile, profiles",
+            *["fill in:"] * bool(self.notes.unknown),
+            *(f"  {key}" for key in self.notes.unknown),
+            f"check: cd {shlex.quote(str(folder))} && snakemake registration qc -n",
+            "run: snakemake registration qc",
+            f"results: {folder / 'results'}, report.html there",
+        ]
         return "\n".join(map(printable, lines))
 
 
@@ -115,7 +107,21 @@ def create_experiment(
     raw, output = Path(raw_dir), Path(output_dir).resolve()
     names = ("config.yaml", "samples.tsv", "tiles.csv", "markers.csv", "README.md")
     present = [output / name for name in names if (output / name).exists()]
-    if present and not force:
+    _check_names(raw, output, [] if force else present)
+    recognised = recognise(raw, pattern)
+    check_apart(output / "results", recognised.folder)
+    texts, notes = _texts(recognised, output, grid or GridOptions())
+    for path in present:
+        path.replace(path.with_name(f"{path.name}~"))
+    for name, text in texts.items():
+        write_text_atomic(output / name, text)
+    config, samples, tiles, markers, _ = (output / name for name in names)
+    return InitResult(config, samples, tiles, markers, recognised.convention, notes)
+
+
+def _check_names(raw: Path, output: Path, present: Sequence[Path]) -> None:
+    """Refuse to write over files, and names that no table can hold."""
+    if present:
         raise ConfigError(
             f"{', '.join(map(str, present))} exist already; give --add to add what is new in the "
             "raw folder, --force to write them anew (the old ones become NAME~), or another "
@@ -124,106 +130,70 @@ def create_experiment(
     for folder in (raw.resolve(), output):
         if re.search("[\ud800-\udfff]", str(folder)):
             raise ConfigError(f"the name {printable(folder)} is not UTF-8; rename it")
-    recognised = recognise(raw, pattern)
-    check_apart(output / "results", recognised.folder)
-    result, texts = _experiment(recognised, output, grid or GridOptions())
-    for path in present:
-        path.replace(path.with_name(f"{path.name}~"))
-    for path, text in texts.items():
-        write_text_atomic(path, text)
-    return result
 
 
-def _experiment(
+def _texts(
     recognised: RawFolder, output: Path, options: GridOptions
-) -> tuple[InitResult, dict[Path, str]]:
-    """Return what is found of a raw folder, and the text of every file of an experiment."""
-    metadata = read_metadata(recognised)
-    planes = _depth(recognised.planes)
-    stitched = recognised.convention == "stitched"
-    said, samples = Said(), region_samples(recognised.folder, _regions(recognised))
-    if not stitched:
-        said, samples = _placed(recognised, metadata, samples, options)
-    warnings = metadata.warnings + said.warnings + [*_warnings(recognised)]
-    names = {"samples": "samples.tsv", "tiles": "tiles.csv", "markers": "markers.csv"}
-    if stitched:
-        del names["tiles"]
+) -> tuple[dict[str, str], Notes]:
+    """Return the text of every file of an experiment by its name, and what was found."""
+    metadata, planes = read_metadata(recognised), _depth(recognised.planes)
+    if planes > 1:  # a single one is not deconvolved
+        fill_emission(metadata)
+    samples = region_samples(recognised.folder, {plane.region for plane in recognised.planes})
+    files, tiles = {"samples": "samples.tsv", "markers": "markers.csv"}, Notes()
+    if recognised.convention != "stitched":
+        tiles, samples = _placed(recognised, metadata, samples, options)
+        files["tiles"] = "tiles.csv"
     # Relative, so that the folder may be moved.
-    files = {**names, "results": "results"}
-    text, unknown = config_text(recognised.folder, files, recognised, metadata, planes, warnings)
-    unknown += marker_gaps(metadata, planes)
-    rows = [row for sample in samples for row in sample.rows]
-    unknown += tile_gaps(said, rows, samples)
-    findings = [*_findings(recognised, metadata, planes), *said.findings]
+    files["results"] = "results"
+    config, gaps = config_text(recognised.folder, files, recognised, metadata, planes)
+    notes = Notes(
+        [*_findings(recognised, metadata, planes), *metadata.notes.findings, *tiles.findings],
+        [*metadata.notes.warnings, *tiles.warnings, *_warnings(recognised)],
+        [*gaps, *marker_gaps(metadata, planes), *tiles.unknown],
+    )
     title = ", ".join(sample.name for sample in samples)
     below = [(one.name, _relative(one.raw_dir, output), one.region) for one in samples]
     keys = shipped("config") / "README.md"
     texts = {
-        output / "config.yaml": text,
-        output / "samples.tsv": samples_text(below),
-        output / "markers.csv": markers_text(metadata.markers),
-        output / "README.md": readme_text(
-            title, recognised.folder, keys, findings, warnings, unknown
-        ),
+        "config.yaml": config,
+        "samples.tsv": samples_text(below),
+        "markers.csv": markers_text(metadata.markers),
+        "README.md": readme_text(title, recognised.folder, keys, notes),
     }
-    if not stitched:
-        texts[output / "tiles.csv"] = csv_text(TILE_COLUMNS, rows)
-    others = {Path("Snakefile"): SNAKEFILE}
-    for name in ("default/config.yaml", "slurm/config.yaml"):
-        others[Path("profiles", name)] = (shipped("profiles") / name).read_text("utf-8")
-    texts |= {output / path: text for path, text in others.items() if not (output / path).exists()}
-    paths = [output / name for name in ("config.yaml", "samples.tsv", "tiles.csv", "markers.csv")]
-    config, samples_tsv, tiles, markers = paths
-    notes = tuple(findings), tuple(unknown), tuple(warnings)
-    made = InitResult(config, samples_tsv, tiles, markers, recognised.convention, *notes)
-    return made, texts
+    if "tiles" in files:
+        rows = [row for sample in samples for row in sample.rows]
+        texts["tiles.csv"] = csv_text(TILE_COLUMNS, rows)
+    users = {"Snakefile": FILES / "Snakefile"}
+    for name in ("profiles/default/config.yaml", "profiles/slurm/config.yaml"):
+        users[name] = shipped(name)
+    absent = {name: path for name, path in users.items() if not (output / name).exists()}
+    return texts | {name: path.read_text("utf-8") for name, path in absent.items()}, notes
 
 
 def _placed(
     recognised: RawFolder, metadata: Metadata, samples: Sequence[Sample], options: GridOptions
-) -> tuple[Said, list[Sample]]:
+) -> tuple[Notes, list[Sample]]:
     """Return what is found of the tiles, and the samples with their rows."""
     groups = tile_sets(recognised.planes, metadata.markers, metadata.reference_cycle)
     placed = place_tiles(groups, options, metadata.codex, metadata.pixel_um, {})
     result: list[Sample] = []
-    pieces_said = []
+    split = []
     for sample in samples:
-        of_region = of(placed, sample.region)
+        of_region = {c: one for (r, c), one in placed.items() if sample.region in (None, r)}
         known = split_pieces(sample.name, of_region, metadata.reference_cycle)
         pieces = [Sample(name, sample.raw_dir, sample.region) for name in known] or [sample]
-        add_rows_of(pieces, of_region, options, known)
+        add_rows_of(pieces, of_region, known, fill=options.fill)
         result += pieces
         if known:
-            pieces_said.append(
+            split.append(
                 f"{sample.name}: its tiles are {len(pieces)} pieces far apart in every cycle, "
                 f"written as samples {', '.join(known)}; for one image give them one name in the "
                 "tables of samples and tiles"
             )
-    said = sentences(placed)
-    said.warnings += pieces_said
-    return said, result
-
-
-def of(placed: Mapping[tuple[str, int], PlacedTiles], region: str | None) -> dict[int, PlacedTiles]:
-    """Return the tiles of a region by cycle; None is the only region."""
-    return {cycle: one for (name, cycle), one in placed.items() if region in (None, name)}
-
-
-def tile_gaps(
-    said: Said, rows: Sequence[Mapping[str, Any]], samples: Sequence[Sample], first_row: int = 2
-) -> list[str]:
-    """Return what to fill in of the tiles table, with its rows."""
-    unknown = []
-    for region, cycles, sentence in said.unknown:
-        names = {one.name for one in samples if one.region in (None, region)}
-        numbers = [
-            n for n, row in enumerate(rows, first_row)
-            if row["sample"] in names and row["cycle"] in cycles
-        ]  # fmt: skip
-        if numbers:
-            where = f"{rows_text(numbers)} ({cycles_text(sorted(cycles))})"
-            unknown.append(f"tiles.csv, {where}: {sentence}")
-    return unknown
+    notes = notes_of_tiles(placed, result)
+    notes.warnings += split
+    return notes, result
 
 
 def _relative(folder: Path, output: Path) -> Path:
@@ -242,31 +212,27 @@ def _depth(planes: list[RawPlane]) -> int:
     return max(1, *(header.pages for header in headers))
 
 
-def _regions(recognised: RawFolder) -> set[str]:
-    return {plane.region for plane in recognised.planes}
-
-
 def _findings(recognised: RawFolder, metadata: Metadata, planes: int) -> list[str]:
     """Return what the raw folder holds."""
-    cycles = sorted({marker.cycle for marker in metadata.markers})
+    cycles = {marker.cycle for marker in metadata.markers}
     channels = {marker.channel for marker in metadata.markers}
+    regions = {plane.region for plane in recognised.planes}
     lines = [
         f"{len(recognised.planes)} files or planes: {count(len(cycles), 'cycle')}, "
         f"{count(len(channels), 'channel')}, {count(planes, 'z-plane')}, "
-        f"{count(len(_regions(recognised)), 'region')}"
+        f"{count(len(regions), 'region')}"
     ]
     if recognised.options.pattern:
         lines.append(f"file pattern {recognised.options.pattern}")
     if recognised.seen:
         lines.append(f"by the names: {', '.join(recognised.seen)}")
-    named = (p for p in recognised.planes if f"/timepoint_{p.cycle}/" in p.path.lower())
-    times = {plane.cycle for plane in named}
+    times = {p.cycle for p in recognised.planes if f"/timepoint_{p.cycle}/" in p.path.lower()}
     if len(times) > 1:
         lines.append(
             f"cycles are the time points, from TimePoint_{min(times)} to TimePoint_{max(times)}; "
             f"if they repeat one cycle, choose one: cycles: [{min(times)}] in config.yaml"
         )
-    return lines + metadata.findings
+    return lines
 
 
 def _warnings(recognised: RawFolder) -> Iterator[str]:
@@ -283,48 +249,12 @@ def _warnings(recognised: RawFolder) -> Iterator[str]:
     if missing:
         files, names = count(len(missing), "file"), few((Path(path).name for path in missing), 3)
         yield f"{files} in the metadata are missing: {names}; copy them too"
-    if recognised.convention == "stitched":
-        return
-    yield from _doubts(planes)
-    tiles = {(plane.region, plane.cycle): set[str]() for plane in planes}
-    for plane in planes:
-        tiles[plane.region, plane.cycle].add(plane.tile_name)
-    if all(len(names) == 1 for names in tiles.values()):
+    first = {(plane.cycle, plane.channel): plane.path for plane in reversed(planes)}
+    yield from pixel_doubts(sorted({*first.values()}))
+    tiles = {(plane.cycle, plane.region, plane.tile_name) for plane in planes}
+    alone = len(tiles) == len({(cycle, region) for cycle, region, _ in tiles})
+    if alone and recognised.convention != "stitched":
         yield (
             "each cycle is a single tile; if they are stitched images, save all channels of a "
             "cycle in one file and use the convention stitched"
         )
-
-
-def _doubts(planes: Sequence[RawPlane]) -> Iterator[str]:
-    """Yield what the first file of each channel shows: depth, compression, pixels of 8 bits."""
-    first: dict[tuple[int, str], RawPlane] = {}
-    depth: dict[tuple[int, str], set[int]] = defaultdict(set)
-    for plane in planes:
-        first.setdefault((plane.cycle, plane.channel), plane)
-        depth[plane.cycle, plane.channel].add(plane.z or 0)
-    headers = read_headers(dict.fromkeys((plane.path for plane in first.values()), 1))
-    said = set[str]()
-    for (cycle, channel), plane in first.items():
-        header = headers[plane.path]
-        if plane.page is None and plane.z is None:
-            depth[cycle, channel] = {*range(header.pages)}
-        if header.problem:
-            said.add(f"{plane.path} {header.problem}")
-            continue
-        if header.dtype == "uint8":
-            said.add("pixels have 8 bits: weak markers have few steps of grey, bright ones clip")
-        if plane.path.lower().endswith((".tif", ".tiff")) and any(
-            page.compression in _JPEG for page in headers_of(plane.path)
-        ):
-            said.add("pixels are compressed as JPEG, which has lost weak signal; export without")
-    yield from sorted(said)
-    sizes = {(h.height_px, h.width_px): path for path, h in headers.items() if not h.problem}
-    if len(sizes) > 1:
-        told = ", ".join(f"{path} has {y} x {x} px" for (y, x), path in sorted(sizes.items()))
-        yield f"files differ in size, so no run starts: {told}; move thumbnails away"
-    for cycle in sorted({cycle for cycle, _ in depth}):
-        of_cycle = {channel: len(z) for (c, channel), z in depth.items() if c == cycle}
-        if len(set(of_cycle.values())) > 1:
-            told = ", ".join(f"{channel} has {n}" for channel, n in sorted(of_cycle.items()))
-            yield f"channels of cycle {cycle} differ in z-planes: {told}"

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.init.scan_order import places_of_numbers
-from tilewright.init.tile_set import GridOptions, PlacedTiles, Places, TileSet
+from tilewright.init.tile_set import GridOptions, PlacedTiles, TileSet
 from tilewright.kernels.tile_positions.stage_map import StageMap, fit_stage_map
 from tilewright.stages.tile_positions.stage_check import (
     describe,
@@ -57,30 +57,30 @@ def place_tiles(
         Positions (y, x) in px by tile, of groups that the tiles table has.
     """
     placed: dict[Key, PlacedTiles] = {}
-    found: dict[Key, StageMap | None] = {}
+    maps: dict[Key, StageMap | None] = {}
     problems: dict[Key, str] = {}
     for key, tiles in groups.items():
         stated = options.otherwise(codex, tiles.shape_px[1])
         placed[key] = _nominal(tiles, stated, pixel_um, known=key in earlier)
         if key not in earlier:
-            found[key], problems[key] = _fit(placed[key]), _problem(placed[key])
+            maps[key], problems[key] = _compare(placed[key])
         tiles.forget()
     new = {key: one for key, one in placed.items() if key not in earlier}
-    _measure_steps({key: one for key, one in new.items() if one.guessed}, found)
-    facts = {key: one for key, one in new.items() if not one.guessed and one.known}
-    matrix = _of_table(placed, earlier) if earlier else _common_map(facts, found)
-    for one in facts.values():
-        if matrix is not None and len(one.yx_px) > 1:
-            one.yx_px, one.source = one.yx_px @ matrix.T, "pixels"
-    for key, one in placed.items():
-        if key in earlier:
-            nan = (np.nan, np.nan)
-            one.yx_px = np.array([earlier[key].get(name, nan) for name in one.tiles.names])
+    by_stage = all(one.source == "stage" for one in placed.values())
+    fitted = [(one, maps[key]) for key, one in new.items()]
+    common = _map_to_table(placed, earlier) if earlier and by_stage else _common_map(fitted)
+    for key, one in new.items():
+        if one.known and len(one.yx_px) > 1:
+            _correct(one, maps[key], common)
+    for key, at in earlier.items():
+        if key in placed:
+            names = placed[key].tiles.names
+            placed[key].yx_px = np.array([at.get(name, (np.nan, np.nan)) for name in names])
     for key, one in new.items():
         if not one.known and one.tiles.first[0].y is None:
             _borrow(key, one, placed)
-        elif problem := _problem(one) if one.source == "pixels" else problems[key]:
-            one.unknown.append(f"y and x: {problem}")
+        elif problem := _compare(one)[1] if one.source == "pixels" else problems[key]:
+            one.notes.unknown.append(f"y and x: {problem}")
         one.tiles.forget()
     return placed
 
@@ -91,19 +91,21 @@ def _nominal(
     """Return positions by the files' metadata, rows and columns, or the order of numbers."""
     plane, nan = tiles.first[0], np.full((len(tiles.names), 2), np.nan)
     if plane.y is not None:
-        scale = 1.0 if plane.unit == "px" else pixel_um or np.nan
-        return PlacedTiles(tiles, of_files(tiles, stated) / scale, "stage")
+        at = np.array([(p.y or 0.0, p.x or 0.0) for p in tiles.first]) * stated.signs
+        if plane.unit == "px":
+            return PlacedTiles(tiles, at, "stage")
+        return PlacedTiles(tiles, at / (pixel_um or np.nan), "stage", yx_um=at)
     placed = PlacedTiles(tiles, nan, "grid", guessed=stated.overlap is None)
     if known:
         return placed
     if len(tiles.names) == 1:
-        placed.yx_px, placed.guessed = np.zeros((1, 2)), False
+        placed.yx_px = np.zeros((1, 2))
         return placed
     if not all(tiles.shape_px):
-        placed.unknown.append(f"y and x: {plane.path} cannot be read, so nothing shows them")
+        placed.ask(f"y and x: {plane.path} cannot be read, so nothing shows them")
         return placed
     if isinstance(tiles.images, str):
-        placed.warnings.append(f"overlaps are not compared: {tiles.images}")
+        placed.notes.warnings.append(f"overlaps are not compared: {tiles.images}")
     if plane.tile is None:
         grid = np.array([(p.row, p.col) for p in tiles.first], np.float64)
     else:
@@ -113,125 +115,114 @@ def _nominal(
     return placed
 
 
-def of_files(tiles: TileSet, stated: GridOptions) -> Places:
-    """Return the positions (n, 2) in the files, in their unit."""
-    return np.array([(p.y or 0.0, p.x or 0.0) for p in tiles.first]) * stated.signs
+def _compare(placed: PlacedTiles) -> tuple[StageMap | None, str]:
+    """Return the map from positions to what overlaps show, and how these contradict positions.
 
-
-def _fit(placed: PlacedTiles) -> StageMap | None:
-    """Return the map from positions to what overlaps show, None where they show none."""
-    images = placed.tiles.images if placed.known and len(placed.yx_px) > 1 else ""
-    if isinstance(images, str):
-        return None
+    None and "" where they show nothing.
+    """
+    tiles = placed.tiles
+    if len(placed.yx_px) < 2 or not placed.known or isinstance(tiles.images, str):
+        return None, ""
     index = middle_tiles(placed.yx_px)
-    found = fit_stage_map(images[index], placed.yx_px[index] / placed.factor)
-    return found if found and found.sure else None
+    images, at, names = tiles.images[index], placed.yx_px[index], [tiles.names[k] for k in index]
+    found = fit_stage_map(images, at / placed.factor)
+    searched = searched_px(tiles.shape_px)
+    problem = overlaps_problem(images, at, names, tiles.shape_px, searched)
+    return found if found and found.sure else None, problem
 
 
-def _measure_steps(
-    guessed: Mapping[Key, PlacedTiles], found: Mapping[Key, StageMap | None]
-) -> None:
-    """Write positions of grids whose overlap nobody states as overlaps show them."""
-    measured = {
-        key: one
-        for key in guessed
-        if (one := found[key]) and not one.silent_axes and one.matched >= _MOST * one.compared
-    }
-    alike = _alike([*measured.values()], guessed)
-    for key, placed in guessed.items():
-        if not placed.known:
-            continue
-        best = measured.get(key)
-        if best:
-            placed.findings.append(_overlap_text(best, placed))
-            if turned := orientation(best.matrix):
-                placed.warnings.append(f"rows and columns lie so that {turned}, as overlaps show")
-        matrix = best.matrix if best else alike
-        if matrix is None:
-            placed.unknown.append(
-                "y and x: the overlap of tiles is not stated, and overlaps show too little to "
-                "measure it; give --overlap to tilewright init"
-            )
-            placed.yx_px = np.full_like(placed.yx_px, np.nan)
-        else:
-            placed.yx_px, placed.source = placed.yx_px @ matrix.T, "pixels"
+def _agree(found: StageMap, share: float) -> bool:
+    """Return whether a share of the overlaps that were compared speak for a map."""
+    return found.matched >= share * found.compared
 
 
-def _alike(
-    found: Sequence[StageMap], placed: Mapping[Key, PlacedTiles]
-) -> NDArray[np.float64] | None:
-    """Return the middle of maps, None where they are not the same within a part of a side."""
-    if not found:
-        return None
-    matrices = np.array([one.matrix for one in found])
-    middle = np.median(matrices, axis=0)
-    steps = np.array([np.abs((one.matrix - middle) @ one.step_px.T).max() for one in found])
-    first = next(iter(placed.values()))
-    side = min(first.tiles.shape_px) / first.factor
-    return middle if steps.max() <= _ALIKE * side else None
+def _far(placed: PlacedTiles, found: StageMap) -> bool:
+    """Return whether neighbours are off their positions, far beyond the scatter of matches."""
+    least_px = _OFF * min(placed.tiles.shape_px) / placed.factor
+    return found.largest_error_px > max(least_px, _BEYOND_SCATTER * found.error_px)
 
 
 def _common_map(
-    facts: Mapping[Key, PlacedTiles], found: Mapping[Key, StageMap | None]
+    fitted: Sequence[tuple[PlacedTiles, StageMap | None]],
 ) -> NDArray[np.float64] | None:
-    """Return the map that replaces positions: the same in all cycles, far beyond its scatter."""
-    far, maps = [], []
-    for key, placed in facts.items():
-        best = found[key]
-        if best is None:
-            if len(placed.yx_px) > 1:
-                placed.warnings.append(
-                    "positions are not confirmed, as overlaps show too little structure"
-                )
-            continue
-        numbered = placed.tiles.first[0].y is None
-        if numbered and best.matched < _HALF * best.compared:
-            placed.unknown.append(
-                f"y and x: {best.matched} of {best.compared} overlaps agree with the rows, columns "
-                "and order that are stated; numbers behind a lost tile may be one too low: correct "
-                "them, or write y and x"
-            )
-            placed.yx_px = np.full_like(placed.yx_px, np.nan)
-            continue
-        side = min(placed.tiles.shape_px)
-        off_px = best.largest_error_px * placed.factor
-        scatter_px = _BEYOND_SCATTER * best.error_px * placed.factor
-        maps.append(best)
-        far.append(off_px > max(_OFF * side, scatter_px))
-        if not far[-1]:
-            placed.findings.append(
-                f"overlaps confirm the positions ({best.matched} of {best.compared}), "
-                f"{_overlap_text(best, placed)}"
-            )
-    if not any(far):
+    """Return the one map of all cycles that replaces positions; None where they do not agree.
+
+    Most overlaps speak for it, and in each cycle it is far beyond the scatter; of grids whose
+    overlap nobody states any will do.
+    """
+    found = [(one, fit) for one, fit in fitted if fit and not _contradicts(one, fit)]
+    if not found or not all(one.guessed or _far(one, fit) for one, fit in found):
         return None
-    agreed = sum(one.matched for one in maps) >= _MOST * sum(one.compared for one in maps)
-    matrix = _alike(maps, facts) if all(far) and agreed else None
-    then = "the measured ones are written" if matrix is not None else (
-        "not so in all cycles, so positions stay as they are"
-    )  # fmt: skip
-    for key, placed in facts.items():
-        if best := found[key]:
-            text = f"{describe(best, placed.factor)} ({_overlap_text(best, placed)}); {then}"
-            placed.warnings.append(text)
-    return matrix
+    matrices = np.array([fit.matrix for _, fit in found])
+    middle = np.asarray(np.median(matrices, axis=0))
+    agreed = sum(fit.matched for _, fit in found) >= _MOST * sum(fit.compared for _, fit in found)
+    alike = all(
+        np.abs((fit.matrix - middle) @ fit.step_px.T).max() * one.factor
+        <= _ALIKE * min(one.tiles.shape_px)
+        for one, fit in found
+    )
+    return middle if agreed and alike else None
 
 
-def _of_table(
+def _contradicts(placed: PlacedTiles, found: StageMap) -> bool:
+    """Return whether overlaps speak against the order in which tiles are numbered."""
+    stated = placed.tiles.first[0].y is None and not placed.guessed
+    return stated and not _agree(found, _HALF)
+
+
+def _correct(
+    placed: PlacedTiles, found: StageMap | None, common: NDArray[np.float64] | None
+) -> None:
+    """Write positions as overlaps show them, or say how they confirm those that are stated."""
+    notes, matrix = placed.notes, common
+    seen = _overlap_text(found, placed) if found else ""
+    if placed.guessed:
+        if found and not found.silent_axes and _agree(found, _MOST):
+            matrix = found.matrix
+            notes.findings.append(seen)
+            if turned := orientation(matrix):
+                notes.warnings.append(f"rows and columns lie so that {turned}, as overlaps show")
+        if matrix is None:
+            placed.ask(
+                "y and x: the overlap of tiles is not stated, and overlaps show too little to "
+                f"measure it{seen and f' ({seen})'}; give --overlap to tilewright init"
+            )
+            return
+    elif found is None:
+        notes.warnings.append("positions are not confirmed, as overlaps show too little structure")
+    elif _contradicts(placed, found):
+        placed.ask(
+            f"y and x: {found.matched} of {found.compared} overlaps agree with the rows, columns "
+            "and order that are stated; numbers behind a lost tile may be one too low: correct "
+            "them, or write y and x"
+        )
+        return
+    elif _far(placed, found):
+        stay = "not so in all cycles, so positions stay as they are"
+        then = stay if matrix is None else "the measured ones are written"
+        notes.warnings.append(f"{describe(found, placed.factor)} ({seen}); {then}")
+    else:
+        agree = f"{found.matched} of {found.compared}"
+        notes.findings.append(f"overlaps confirm the positions ({agree}), {seen}")
+    if matrix is not None:
+        placed.move(placed.yx_px @ matrix.T, "pixels")
+
+
+def _map_to_table(
     placed: Mapping[Key, PlacedTiles], earlier: Mapping[Key, Mapping[str, tuple[float, float]]]
 ) -> NDArray[np.float64] | None:
-    """Return the map from positions in the files to those in the tiles table."""
+    """Return the map from positions in the files to those in the tiles table; None if the same."""
     for key, at in earlier.items():
         one = placed.get(key)
-        if one is None or one.source != "stage" or not one.known:
+        there = [k for k, name in enumerate(one.tiles.names) if name in at] if one else []
+        if one is None or len(there) < 3:
             continue
-        there = [k for k, name in enumerate(one.tiles.names) if name in at]
-        moved = np.array([at[one.tiles.names[k]] for k in there])
-        places = one.yx_px[there]
-        if len(there) < 3:
+        moved, places = np.array([at[one.tiles.names[k]] for k in there]), one.yx_px[there]
+        if np.isnan(places).any():
             continue
-        centred = places - places.mean(axis=0)
-        matrix, _, rank, _ = np.linalg.lstsq(centred, moved - moved.mean(axis=0), rcond=None)
+        matrix, _, rank, _ = np.linalg.lstsq(
+            places - places.mean(axis=0), moved - moved.mean(axis=0), rcond=None
+        )
         if rank == 2:
             return None if np.allclose(matrix, np.eye(2), atol=1e-4) else np.asarray(matrix.T)
     return None
@@ -243,36 +234,18 @@ def _borrow(key: Key, placed: PlacedTiles, others: Mapping[Key, PlacedTiles]) ->
         at = dict(zip(other.tiles.names, other.yx_px, strict=True))
         if other_key == key or not other.known or not set(placed.tiles.names) <= set(at):
             continue
-        before, placed.yx_px = placed.yx_px, np.array([at[name] for name in placed.tiles.names])
-        found = _fit(placed)
-        same = len(at) == len(placed.tiles.names) and not _problem(placed)
-        confirmed = (
-            found and not found.contradicting and found.matched >= _NEARLY_ALL * found.compared
-        )
-        if same or confirmed:
+        placed.yx_px = np.array([at[name] for name in placed.tiles.names])
+        found, problem = _compare(placed)
+        sure = found and not found.contradicting and _agree(found, _NEARLY_ALL)
+        if sure or (len(at) == len(placed.tiles.names) and not problem):
             where = f"cycle {other_key[1]}" if other_key[1] != key[1] else "another region"
-            text = f"tiles lie as those of {where}"
-            if found and confirmed:
-                placed.findings.append(f"{text} ({found.matched} of {found.compared} overlaps)")
-            else:
-                placed.warnings.append(f"{text}, as far as overlaps show")
+            speak = f"{found.matched} of {found.compared}" if found else "no"
+            text = f"tiles lie as those of {where}, for which {speak} overlaps speak"
+            (placed.notes.findings if sure else placed.notes.warnings).append(text)
             placed.source = "pixels"
-            placed.unknown.clear()
+            placed.notes.unknown.clear()
             return
-        placed.yx_px = before
-
-
-def _problem(placed: PlacedTiles) -> str:
-    """Return how overlaps contradict the positions."""
-    tiles = placed.tiles
-    if isinstance(tiles.images, str) or len(placed.yx_px) < 2 or not placed.known:
-        return ""
-    index = middle_tiles(placed.yx_px)
-    names = [tiles.names[k] for k in index]
-    searched = searched_px(tiles.shape_px)
-    return overlaps_problem(
-        tiles.images[index], placed.yx_px[index], names, tiles.shape_px, searched
-    )
+    placed.yx_px = np.full_like(placed.yx_px, np.nan)
 
 
 def _overlap_text(found: StageMap, placed: PlacedTiles) -> str:

@@ -2,8 +2,7 @@
 
 import os
 import re
-from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 import yaml
 
 from tilewright.errors import RawDataError
-from tilewright.init.file_names import Names, read_names
+from tilewright.init.file_names import Names, form_of, read_names
 from tilewright.io.formats import FILES, containers, scan
 from tilewright.io.formats.common import (
     RawPlane,
@@ -25,9 +24,8 @@ from tilewright.io.formats.macsima import parse_name
 from tilewright.io.formats.names import CODEX
 from tilewright.io.formats.ome_tiff import COMPANION
 from tilewright.io.formats.stitched import OTHER_SUFFIXES, is_stitched
-from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.tiff.metadata import of_tiff
-from tilewright.runtime.text import count, few
+from tilewright.runtime.text import count
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,6 @@ def recognise(raw_dir: Path, pattern: str | None = None) -> RawFolder:
     if convention in ("pattern", "codex", "imagexpress"):
         _refuse_same_tiles(planes)
         _refuse_alike(planes, others, convention)
-        _refuse_stitched(planes)
     return RawFolder(convention, options, planes, others, Path(folder), names.seen)
 
 
@@ -106,13 +103,6 @@ def _by_index(folder: str, images: Sequence[str]) -> str | None:
         return "macsima"
     if any(CODEX.fullmatch(path, len(folder) + 1) for path in images):
         return "codex"
-    inside = {path.split("/", 1)[0] for path in (image[len(folder) + 1 :] for image in images)
-              if CODEX.fullmatch(path, path.find("/") + 1)}  # fmt: skip
-    if inside:
-        raise RawDataError(
-            f"{folder} holds {count(len(inside), 'CODEX experiment')} ({few(sorted(inside), 5)}); "
-            "name one of them, and add the others to samples.tsv, a line each"
-        )
     return None
 
 
@@ -127,32 +117,19 @@ def _by_images(folder: str, images: Sequence[str]) -> str | None:
 
 
 def names_of(paths: Sequence[str]) -> Names:
-    """Return what the names of images say; those that look unlike all others are left out.
+    """Return what the names of images say.
 
-    >>> names_of(["C3-Brain01.tif", "C3-Brain02.tif", "overview.tif"]).pattern
+    >>> names_of(["C3-Brain01.tif", "C3-Brain02.tif"]).pattern
     'C3-Brain{tile}.tif'
     """
-    hints = tables()["hints"]
-    names = read_names(paths, hints)
-    forms = Counter(map(_form, paths))
-    alike = [path for path in paths if forms[_form(path)] > 1]
-    if names.pattern or len(alike) in (0, len(paths)):
-        return names
-    parts = {path.count("_") for path in alike}
-    if any(path.count("_") in parts - {0} for path in paths if forms[_form(path)] == 1):
-        return names  # some that look like the others would be left out
-    return read_names(alike, hints)
-
-
-def _form(path: str) -> str:
-    return re.sub(r"\d+", "#", path)
+    return read_names(paths, tables()["hints"])
 
 
 def _other_images(folder: str, images: Sequence[str], planes: Sequence[RawPlane]) -> list[str]:
     """Return the images of any known format that are not among the planes."""
     used = {plane.path for plane in planes}
     known = {*containers.SUFFIXES, *OTHER_SUFFIXES, *tables()["suffixes"]} - {".png", ".jpg"}
-    others = [str(path) for path in _walk(Path(folder), 3) if path.suffix.lower() in known]
+    others = [str(path) for path in _content(Path(folder)) if path.suffix.lower() in known]
     return [path for path in dict.fromkeys([*images, *others]) if path not in used]
 
 
@@ -171,28 +148,13 @@ def _refuse_same_tiles(planes: Sequence[RawPlane]) -> None:
 
 def _refuse_alike(planes: Sequence[RawPlane], others: Sequence[str], convention: str) -> None:
     """Refuse to leave files out that are named as those that are read."""
-    forms = {_form(Path(plane.path).name) for plane in planes}
-    alike = [path for path in others if _form(Path(path).name) in forms]
+    forms = {form_of(Path(plane.path).name) for plane in planes}
+    alike = [path for path in others if form_of(Path(path).name) in forms]
     if alike and convention != "imagexpress":  # whose projections are named as planes
         raise RawDataError(
             f"{count(len(alike), 'file')} such as {alike[0]} would not be read, though named like "
             f"{planes[0].path}, which is; move them away, name the folder of one experiment, or "
             "say by --pattern how all are named"
-        )
-
-
-def _refuse_stitched(planes: Sequence[RawPlane]) -> None:
-    """Refuse stitched images of different sizes in files of one channel each."""
-    first = {plane.cycle: plane for plane in reversed(planes)}
-    tiles = {(plane.cycle, *plane[5:]) for plane in planes}
-    if not len(tiles) == len(first) > 1:
-        return
-    headers = read_headers({plane.path: 1 for plane in first.values()}).values()
-    if len({(h.height_px, h.width_px) for h in headers if not h.problem}) > 1:
-        raise RawDataError(
-            f"{Path(planes[0].path).parent} holds one image for each of {len(first)} cycles, of "
-            "different sizes: they are stitched already; save the channels of each cycle in one "
-            "file (convention stitched), or name the folder of the raw tiles"
         )
 
 
@@ -208,7 +170,10 @@ def _unknown_format(raw_dir: Path, folder: str, images: Sequence[str], names: Na
         else "it is empty"
     )
     if names.question:
-        return f"{raw_dir}: {content}. Their {names.question}"
+        return (
+            f"{raw_dir}: {content}. If they are several experiments, name the folder of one. Their "
+            f"{names.question}"
+        )
     return (
         f"{raw_dir}: unknown format. Looked for: {tables()['looked_for']}. But {content}. If it "
         "holds several experiments, name the folder of one. Else name its folders cycle1, cycle2 "
@@ -219,7 +184,7 @@ def _unknown_format(raw_dir: Path, folder: str, images: Sequence[str], names: Na
 
 def _unsupported_format(folder: Path, images: Sequence[str]) -> str | None:
     """Return which known format is not supported and what to do; None if it is unknown."""
-    inside = [path.relative_to(folder).as_posix() for path in _walk(folder, 3)]
+    inside = [path.relative_to(folder).as_posix() for path in _content(folder)]
     paths = [*inside, *(path[len(str(folder)) + 1 :] for path in images)]
     known = tables()
     for form in known["folders"]:
@@ -245,11 +210,7 @@ def tables() -> dict[str, Any]:
     return content
 
 
-def _walk(folder: Path, depth: int) -> Iterator[Path]:
-    """Yield files and folders at most ``depth`` levels below, without hidden ones."""
-    for path in sorted(folder.iterdir()):
-        if path.name.startswith("."):
-            continue
-        yield path
-        if depth > 1 and path.is_dir() and path.suffix != ".zarr":
-            yield from _walk(path, depth - 1)
+def _content(folder: Path) -> list[Path]:
+    """Return files and folders at most three levels below a folder, without hidden ones."""
+    levels = (sorted(folder.glob(level)) for level in ("*", "*/*", "*/*/*"))
+    return [path for level in levels for path in level if "/." not in f"{path}"[len(f"{folder}") :]]

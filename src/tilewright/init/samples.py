@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import coo_matrix
 from scipy.sparse.csgraph import connected_components
 
 from tilewright.config.tables import Channel, cycles_text, is_formula
-from tilewright.init.place_tiles import Key, of_files
-from tilewright.init.tile_set import GridOptions, PlacedTiles, Places, TileSet, tile_set
+from tilewright.init.notes import Notes, rows_text
+from tilewright.init.place_tiles import Key
+from tilewright.init.tile_set import PlacedTiles, Places, TileSet, tile_set
 from tilewright.io.formats.common import RawPlane, clean_token
 from tilewright.runtime.text import few
 from tilewright.stages.tile_positions.stage_check import lone_text, lone_tiles
@@ -22,6 +22,8 @@ from tilewright.stages.tile_positions.stage_check import lone_text, lone_tiles
 _APART, _MOST_PIECES = 3, 8
 #: Part of a side within which two tiles are of one position.
 _SAME_PLACE = 0.05
+#: Share of tiles up to which they were imaged twice; more are another cycle.
+_REPEATED = 0.25
 
 
 @dataclass
@@ -34,18 +36,6 @@ class Sample:
     """As in the samples table."""
     rows: list[dict[str, Any]] = field(default_factory=list)
     """Of the tiles table."""
-    yx_px: list[NDArray[np.float64]] = field(default_factory=list)
-    """Position (y, x) of the tile of each row, NaN where unknown."""
-
-
-@dataclass
-class Said:
-    """Sentences on tiles, each with its cycles."""
-
-    findings: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    unknown: list[tuple[str, set[int], str]] = field(default_factory=list)
-    """Region, cycles, and what is to be filled in of their rows."""
 
 
 def tile_sets(
@@ -64,23 +54,39 @@ def tile_sets(
     return {key: tile_set(groups[key], reference.get(key[1], first[key[1]])) for key in order}
 
 
-def sentences(placed: Mapping[Key, PlacedTiles]) -> Said:
-    """Return what was found of all groups, equal sentences once with all their cycles."""
-    said = Said()
+def notes_of_tiles(
+    placed: Mapping[Key, PlacedTiles], samples: Sequence[Sample], first_row: int = 2
+) -> Notes:
+    """Return what was found of the tiles of all cycles, equal sentences once with their cycles.
+
+    The rows of the samples are in the tiles table from its row ``first_row`` on; what has no row is
+    not to be filled in.
+    """
+    notes = Notes()
     regions = {region for region, _ in placed}
+    rows = [
+        ((sample.region or min(regions), row["cycle"]), row["tile"])
+        for sample in samples
+        for row in sample.rows
+    ]
     for kind in ("findings", "warnings", "unknown"):
-        cycles: dict[tuple[str, str], set[int]] = defaultdict(set)
-        for (region, cycle), tiles in placed.items():
-            for sentence in getattr(tiles, kind):
-                cycles[region, sentence].add(cycle)
-        for (region, sentence), of_sentence in cycles.items():
-            if kind == "unknown":
-                said.unknown.append((region, of_sentence, sentence))
-                continue
-            where = f"region {region}, " * (len(regions) > 1)
-            text = f"{where}{cycles_text(sorted(of_sentence))}: {sentence}"
-            getattr(said, kind).append(text)
-    return said
+        keys: dict[str, dict[Key, None]] = defaultdict(dict)
+        for key, tiles in sorted(placed.items()):
+            for sentence in dict.fromkeys(getattr(tiles.notes, kind)):
+                keys[sentence][key] = None
+        for sentence, found in keys.items():
+            where = cycles_text(sorted({cycle for _, cycle in found}))
+            if len(regions) > 1:
+                where = f"region {few(dict.fromkeys(region for region, _ in found))}, {where}"
+            lines = [
+                n for n, (key, tile) in enumerate(rows, first_row)
+                if key in found and tile in placed[key].asked.get(sentence, [tile])
+            ]  # fmt: skip
+            if kind != "unknown":
+                getattr(notes, kind).append(f"{where}: {sentence}")
+            elif lines:
+                notes.unknown.append(f"tiles.csv, {rows_text(lines)} ({where}): {sentence}")
+    return notes
 
 
 def split_pieces(
@@ -112,8 +118,9 @@ def _groups(placed: PlacedTiles) -> list[Places]:
 def add_rows_of(
     samples: Sequence[Sample],
     placed: Mapping[int, PlacedTiles],
-    options: GridOptions,
     known: Mapping[str, Places],
+    *,
+    fill: bool,
 ) -> None:
     """Add the rows of the tiles of one region, each tile to the sample whose tiles are nearest.
 
@@ -126,73 +133,55 @@ def add_rows_of(
         said of it.
     known : mapping of str to ndarray of float64, shape (n, 2)
         Positions in px of tiles of each sample, in any cycle; not needed of a single one.
+    fill : bool
+        Whether tiles that lack planes are left out.
     """
     for cycle, tiles in sorted(placed.items()):
-        left_out = _left_out(tiles, options)
-        for row, at in zip(_rows(tiles, options, left_out), tiles.yx_px, strict=True):
-            away = [
-                0.0 if len(samples) == 1 else float(np.abs(known[one.name] - at).max(axis=1).min())
-                for one in samples
-            ]
-            sample = samples[int(np.argmin(np.nan_to_num(away, nan=np.inf)))]
-            file = _below(sample.raw_dir, row["file"])
-            of_table = {"sample": sample.name, "cycle": cycle, "file": file}
-            sample.rows.append({**row, **of_table})
-            sample.yx_px.append(at)
+        left_out = _left_out(tiles, fill=fill)
+        unit, written = ("px", tiles.yx_px) if tiles.yx_um is None else ("um", tiles.yx_um)
+        for name, at_px, (y, x) in zip(tiles.tiles.names, tiles.yx_px, written, strict=True):
+            sample = samples[0]
+            if len(samples) > 1:
+                away = [np.abs(known[one.name] - at_px).max(axis=1).min() for one in samples]
+                sample = samples[int(np.argmin(away))]
+            file = min(plane.path for plane in tiles.tiles.planes[name])
+            sample.rows.append(
+                {
+                    **{"sample": sample.name, "cycle": cycle, "tile": name},
+                    **{"y": _number(y), "x": _number(x), "unit": unit, "source": tiles.source},
+                    **{"file": _below(sample.raw_dir, file), "use": int(name not in left_out)},
+                }
+            )
 
 
-def _rows(
-    placed: PlacedTiles, options: GridOptions, left_out: Collection[str]
-) -> list[dict[str, Any]]:
-    """Return rows of the tiles table, without sample and cycle."""
-    tiles = placed.tiles
-    in_um = placed.source == "stage" and tiles.first[0].unit == "um"
-    # Positions of the stage stay as the files give them, whatever the size of a pixel.
-    written = of_files(tiles, options) if in_um else placed.yx_px
-    return [
-        {
-            "tile": name,
-            **{
-                axis: _number(value, 3 if in_um else 2)
-                for axis, value in zip("yx", at, strict=True)
-            },
-            "unit": "um" if in_um else "px",
-            "source": placed.source,
-            "file": min(plane.path for plane in planes),
-            "use": int(name not in left_out),
-        }
-        for (name, planes), at in zip(tiles.planes.items(), written, strict=True)
-    ]
-
-
-def _left_out(placed: PlacedTiles, options: GridOptions) -> set[str]:
-    """Return the tiles that are not used; what is there twice, alone or lacks planes is told."""
-    tiles, names = placed.tiles, placed.tiles.names
-    repeated = _repeated(placed.yx_px, min(tiles.shape_px))
-    if repeated:
-        pairs = ", ".join(f"{names[k]} (as {names[first]})" for k, first in repeated.items())
-        placed.warnings.append(f"tiles imaged twice have use 0 in the tiles table: {pairs}")
-    if lone := lone_tiles(placed.yx_px, tiles.shape_px) if all(tiles.shape_px) else []:
-        placed.unknown.append(f"y, x or use: {lone_text([names[k] for k in lone])}")
-    incomplete = tiles.incomplete()
-    if incomplete and options.fill:
-        placed.warnings.append(f"tiles lack planes and have use 0: {few(incomplete)}")
-    elif incomplete:
-        placed.unknown.append(
-            f"use: tiles {few(incomplete)} lack planes; copy these, or set use to 0 "
-            "(tilewright init --missing fill does)"
+def _left_out(placed: PlacedTiles, *, fill: bool) -> set[str]:
+    """Return the tiles that are not used; what is there twice, alone or lacks planes is noted."""
+    tiles, names, notes = placed.tiles, placed.tiles.names, placed.notes
+    near = np.abs(placed.yx_px[:, None] - placed.yx_px[None, :]).max(axis=2)
+    again = near < _SAME_PLACE * min(tiles.shape_px)
+    first = {k: int(np.argmax(again[k, :k])) for k in range(len(names)) if again[k, :k].any()}
+    pairs = few(f"{names[k]} (as {names[earlier]})" for k, earlier in first.items())
+    if len(first) > max(1, _REPEATED * len(names)):
+        placed.ask(
+            f"y and x: {len(first)} of {len(names)} tiles lie where others do, {pairs}: if they "
+            "are of another cycle, say by --pattern how files are named; else set their use to 0"
         )
-    return {names[k] for k in repeated} | set(incomplete if options.fill else ())
-
-
-def _repeated(nominal: Places, side: int) -> dict[int, int]:
-    """Return the tiles at the position of an earlier one, with that one's number."""
-    found: dict[int, int] = {}
-    for k in range(1, len(nominal)):
-        near = np.abs(nominal[:k] - nominal[k]).max(axis=1) < _SAME_PLACE * side
-        if near.any():
-            found[k] = int(np.argmax(near))
-    return found
+        first = {}
+    elif first:
+        notes.warnings.append(f"tiles imaged twice have use 0 in the tiles table: {pairs}")
+    if lone := lone_tiles(placed.yx_px, tiles.shape_px) if all(tiles.shape_px) else []:
+        alone = [names[k] for k in lone]
+        placed.ask(f"y, x or use: {lone_text(alone)}", alone)
+    incomplete = tiles.incomplete()
+    if incomplete and fill:
+        notes.warnings.append(f"tiles lack planes and have use 0: {few(incomplete)}")
+    elif incomplete:
+        placed.ask(
+            f"use: tiles {few(incomplete)} lack planes; copy these, or set use to 0 "
+            "(tilewright init --missing fill does)",
+            incomplete,
+        )
+    return {names[k] for k in first} | set(incomplete if fill else ())
 
 
 def _below(raw_dir: Path, file: str) -> str:
@@ -203,9 +192,8 @@ def _below(raw_dir: Path, file: str) -> str:
     return name if fits else ""
 
 
-def _number(value: float, digits: int) -> str:
-    text = f"{round(float(value), digits) + 0.0:.{digits}f}"
-    return "" if np.isnan(value) else text.rstrip("0").rstrip(".")
+def _number(value: float) -> str:
+    return "" if np.isnan(value) else f"{round(value, 3) + 0.0:.3f}".rstrip("0").rstrip(".")
 
 
 def region_samples(raw_dir: Path, regions: Collection[str]) -> list[Sample]:

@@ -16,42 +16,39 @@ _NAMED = 3
 def places_of_numbers(placed: PlacedTiles, stated: GridOptions) -> Places:
     """Return (row, col) of numbered tiles, NaN where nothing shows them."""
     numbers = np.array([p.tile or 0 for p in placed.tiles.first], np.int64)
-    stated_size = (stated.rows or 0, stated.cols or 0)
-    most = stated_size[0] * stated_size[1]
+    size = (stated.rows or 0, stated.cols or 0)
+    most = size[0] * size[1]
     # A scan begins with 0 or 1; a part of one with another number.
     whole = numbers[0] < len(numbers) or numbers[-1] <= most
-    at = numbers - (0 if numbers[0] == 0 else 1 if whole else int(numbers[0]))
-    fits = bool(most) and int(at[-1]) < most
+    at = numbers - (0 if numbers[0] == 0 else 1 if whole else numbers[0])
+    fits, gaps = int(at[-1]) < most, len(at) <= at[-1]
     if most and not fits:
-        placed.warnings.append(
+        placed.notes.warnings.append(
             f"{stated.rows} x {stated.cols} tiles are stated, but the files number {len(numbers)}"
         )
-    images, gaps = placed.tiles.images, len(at) <= at[-1]
-    ranked = []
+    ranked, images = [], placed.tiles.images
     if not isinstance(images, str) and (fits or not gaps):
-        sizes = dict.fromkeys([*[stated_size] * fits, *([] if gaps else sizes_of(len(at)))])
+        sizes = dict.fromkeys([*[size] * fits, *([] if gaps else sizes_of(len(at)))])
         ranked = rank_grids(images, sizes, at)
-        if is_sure(ranked):
-            best = ranked[0]
-            placed.findings.append(f"the overlaps speak for {best} and no other order")
-            told = (stated.rows, stated.cols, stated.layout)
-            if told != best[:3]:
-                placed.source = "pixels"
-            if fits and told != best[:3] and (best[:2] != stated_size or stated.layout):
-                layout = f" {stated.layout}" if stated.layout else ""
-                placed.warnings.append(
-                    f"{stated.rows} x {stated.cols}{layout} is stated, but {best} fits the "
-                    "overlaps, which is written"
+    if ranked and is_sure(ranked):
+        best = ranked[0]
+        placed.notes.findings.append(f"the overlaps speak for {best} and no other order")
+        if (*size, stated.layout) != best[:3]:
+            placed.source = "pixels"
+            if fits and (best[:2] != size or stated.layout):
+                size_text = f"{size[0]} x {size[1]} {stated.layout or ''}".strip()
+                placed.notes.warnings.append(
+                    f"{size_text} is stated, but {best} fits the overlaps, which is written"
                 )
-            return best.places.astype(np.float64)
+        return best.places.astype(np.float64)
     if fits and stated.layout:
-        return np.array(tile_places(stated.layout, *stated_size), np.float64)[at]
-    missing = sorted(set(range(int(at[-1]))) - set(at.tolist()))
+        return np.array(tile_places(stated.layout, *size), np.float64)[at]
     speak = few((grid for grid in ranked if grid.votes), _NAMED)
     why = f"overlaps speak for {speak}" if speak else "overlaps show too little"
-    if missing:
+    if gaps:
+        missing = sorted({*range(int(at[-1]))} - {*at.tolist()})
         why = f"tiles {few(np.array(missing) + numbers[0] - at[0])} are missing and {why}"
-    placed.unknown.append(
+    placed.notes.unknown.append(
         f"y and x: in which order {len(numbers)} tiles lie is not sure, as {why}; give --rows, "
         "--cols, --layout and --overlap to tilewright init"
     )

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.errors import RawDataError
+from tilewright.init.notes import Notes
 from tilewright.io.formats.common import RawPlane, raw_file_errors
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tiles import read_plane
@@ -100,19 +101,20 @@ class GridOptions:
 
         An overlap from 1 on is in pixels.
         """
-        overlap = codex.overlap
-        if overlap is not None and overlap >= 1:
-            overlap = overlap / width_px if width_px else None
-        if overlap is not None and not 0.01 <= overlap <= 0.9:
-            overlap = None
-        other = {"rows": codex.rows, "cols": codex.cols, "layout": codex.layout, "overlap": overlap}
+        overlap = codex.overlap or 0.0
+        if overlap >= 1:
+            overlap /= max(width_px, 1)
+        other = {
+            **{"rows": codex.rows, "cols": codex.cols, "layout": codex.layout},
+            "overlap": overlap if 0.01 <= overlap <= 0.9 else None,
+        }
         silent = {key: value for key, value in other.items() if getattr(self, key) is None}
         return replace(self, **silent)
 
 
 @dataclass
 class PlacedTiles:
-    """The tiles of one region and cycle, where they lie, and what was found of it."""
+    """The tiles of one region and cycle, and where they lie."""
 
     tiles: TileSet
     yx_px: Places
@@ -120,10 +122,23 @@ class PlacedTiles:
     """As in the tiles table: ``stage``, ``grid`` or ``pixels``."""
     guessed: bool = False
     """Whether the distance of tiles is a guess, until it is measured."""
-    findings: list[str] = field(default_factory=list)
-    warnings: list[str] = field(default_factory=list)
-    unknown: list[str] = field(default_factory=list)
-    """A sentence each."""
+    yx_um: Places | None = None
+    """The same positions as the files give them, whatever the size of a pixel; None if moved."""
+    notes: Notes = field(default_factory=Notes)
+    asked: dict[str, list[str]] = field(default_factory=dict)
+    """Tiles of each question that is not of all."""
+
+    def move(self, yx_px: Places, source: str) -> None:
+        """Place the tiles elsewhere."""
+        self.yx_px, self.yx_um, self.source = yx_px, None, source
+
+    def ask(self, question: str, tiles: list[str] | None = None) -> None:
+        """Ask for what is not known of some tiles; without any, for the positions of all."""
+        self.notes.unknown.append(question)
+        if tiles is None:
+            self.move(np.full_like(self.yx_px, np.nan), self.source)
+        else:
+            self.asked[question] = tiles
 
     @property
     def known(self) -> bool:

@@ -10,67 +10,16 @@ import yaml
 
 from tilewright.config.tables import Channel, cycles_text
 from tilewright.init.metadata import Metadata
+from tilewright.init.notes import Notes, rows_text
 from tilewright.init.recognise import RawFolder
 from tilewright.runtime.files import csv_text
 from tilewright.runtime.text import few, printable
 
-_HEADER = """\
-# Written by `tilewright init {raw_dir}`.
-# Every key, and the options of each stage (all have defaults): see the end of README.md.
-{notes}
-{files}
-"""
+#: Templates of an experiment: its README and its Snakefile, which holds the workflow of the
+#: installed tilewright as a module: rules that come below may read its files.
+FILES = Path(__file__).with_name("files")
 
-#: The workflow of the installed tilewright, as a module: rules that come below may read its files.
-SNAKEFILE = """\
-# The rules of the installed tilewright on config.yaml. Add your own rules below; results are in
-# config["results"].
-from tilewright.config.config_file import check_config_file
-from tilewright.installed import snakefile
-
-configfile: check_config_file("config.yaml")
-
-module tilewright:
-    snakefile: snakefile()
-    config: config
-
-use rule * from tilewright
-"""
-_README = """\
-# {title}
-
-Written by `tilewright init {raw_dir}` (tilewright {version}). Run all commands in this folder.
-
-## Raw data
-
-{findings}
-
-## Fill in
-
-{unknown}
-
-## Commands
-
-```sh
-snakemake registration qc -n     # checks every raw file, runs nothing
-snakemake registration qc        # runs; the same command resumes an interrupted run
-snakemake --unlock               # first, if a run was killed
-snakemake registration qc --workflow-profile profiles/slurm    # the same on a Slurm cluster
-```
-
-`profiles/` is yours: settings of your cluster are in `profiles/slurm/config.yaml`. Add your own
-rules at the end of `Snakefile`.
-
-## Results
-
-- `results/report.html`: verdicts, pictures and numbers
-- `results/trusted_markers.csv`: which markers can be trusted, and why
-- `results/SAMPLE/registration/SAMPLE.ome.tif` and `.ome.zarr`: the registered image
-
-Every key of `config.yaml`, with its default and meaning: `{keys}`
-"""
-
-
+_MARKER_COLUMNS = ("cycle", "channel", "marker", "reference", "emission_nm", "exposure_ms")
 #: Value and meaning of keys; None is to be filled in.
 _Keys = dict[str, tuple[object, str]]
 
@@ -94,34 +43,34 @@ def config_text(
     recognised: RawFolder,
     metadata: Metadata,
     planes: int,
-    warnings: Sequence[str],
 ) -> tuple[str, list[str]]:
     """Return the text of ``config.yaml`` and the lines to fill in.
 
-    ``files`` are the tables and the folder of results, by key; ``planes`` the z-planes of a tile;
-    ``warnings`` become comments.
+    ``files`` are the tables and the folder of results, by key; ``planes`` the z-planes of a tile.
     """
-    notes = "".join(f"# Warning: {printable(warning)}\n" for warning in warnings)
-    lines = "\n".join(f"{key}: {_yaml(str(path))}" for key, path in files.items())
-    text = _HEADER.format(raw_dir=printable(raw_dir), files=lines, notes=notes)
+    lines = [
+        f"# Written by `tilewright init {printable(raw_dir)}`.",
+        "# Every key, and the options of each stage (all have defaults): see the end of README.md.",
+        *(f"{key}: {_yaml(str(path))}" for key, path in files.items()),
+    ]
     unknown: list[str] = []
     for section, keys in _sections(recognised, metadata, planes).items():
-        text += f"\n{section}:\n"
+        lines += ["", f"{section}:"]
         for key, (value, meaning) in keys.items():
             if value is None:
-                line = text.count("\n") + 1
-                unknown.append(f"config.yaml, line {line}: {section}.{key}: {meaning}")
+                where = f"config.yaml, line {len(lines) + 1}"
+                unknown.append(f"{where}: {section}.{key}: {meaning}")
                 meaning = f"fill in: {meaning}"
             note = f"  # {printable(meaning)}" if meaning else ""
-            text += f"  {key}: {_yaml(value)}{note}\n"
-    return text, unknown
+            lines.append(f"  {key}: {_yaml(value)}{note}")
+    return "\n".join([*lines, ""]), unknown
 
 
 def marker_gaps(metadata: Metadata, planes: int, first_row: int = 2) -> list[str]:
     """Return what to fill in of the markers table; its first row is row 2 of the file."""
     unknown = []
     rows = list(enumerate(metadata.markers, first_row))
-    for column in dict.fromkeys(["marker", *metadata.columns, *["emission_nm"] * (planes > 1)]):
+    for column in ["marker", *["emission_nm"] * (planes > 1)]:
         empty = [(n, m) for n, m in rows if getattr(m, column) in (None, "")]
         names = [m.marker or f"cycle {m.cycle} channel {m.channel}" for _, m in empty]
         if names:
@@ -137,16 +86,6 @@ def marker_gaps(metadata: Metadata, planes: int, first_row: int = 2) -> list[str
     return unknown
 
 
-def rows_text(rows: Sequence[int]) -> str:
-    """Return rows of a file in words.
-
-    >>> rows_text([2]), rows_text([2, 3, 5])
-    ('row 2', 'rows 2 to 5')
-    """
-    first, last = min(rows), max(rows)
-    return f"row {first}" if first == last else f"rows {first} to {last}"
-
-
 def _sections(recognised: RawFolder, metadata: Metadata, planes: int) -> dict[str, _Keys]:
     """Return the keys of each section."""
     acquisition: _Keys = {"convention": (recognised.convention, "")}
@@ -156,23 +95,23 @@ def _sections(recognised: RawFolder, metadata: Metadata, planes: int) -> dict[st
     if planes > 1:
         acquisition["z_step_um"] = metadata.z_step_um, "distance of z-planes, µm"
     acquisition["reference_cycle"] = metadata.reference_cycle, ""
-    saturation: _Keys = {"saturation_counts": ("auto", "")}
     if recognised.convention == "stitched":
-        return {"acquisition": acquisition, "camera": saturation}
-    camera: _Keys = {
-        "offset_counts": ("auto", "counts without light"),
-        **saturation,
-    }
-    index = metadata.immersion_refractive_index
+        return {"acquisition": acquisition}
     optics: _Keys = {
-        "numerical_aperture": (metadata.numerical_aperture, "of the objective"),
-        "immersion_refractive_index": (index, "1.0 air, 1.33 water, 1.515 oil"),
+        "numerical_aperture": (
+            metadata.numerical_aperture,
+            "of the objective; deconvolve.method: none needs no optics",
+        ),
+        "immersion_refractive_index": (
+            metadata.immersion_refractive_index,
+            "1.0 air, 1.33 water, 1.515 oil",
+        ),
     }
-    sections = {"acquisition": acquisition, "camera": camera, "optics": optics}
-    if planes == 1:
-        # A single plane needs no optics.
-        sections["optics"] = {key: item for key, item in optics.items() if item[0] is not None}
-        sections["deconvolve"] = {"method": ("none", "one z-plane: nothing to deconvolve")}
+    if planes > 1:
+        return {"acquisition": acquisition, "optics": optics}
+    known = {key: item for key, item in optics.items() if item[0] is not None}
+    sections = {"acquisition": acquisition, "optics": known}
+    sections["deconvolve"] = {"method": ("none", "one z-plane: nothing to deconvolve")}
     return {name: keys for name, keys in sections.items() if keys}
 
 
@@ -201,46 +140,38 @@ def markers_text(markers: Sequence[Channel]) -> str:
     1,1,DAPI,TRUE,461,
     <BLANKLINE>
     """
-    columns = ["cycle", "channel", "marker", "reference", "emission_nm", "exposure_ms"]
-    return csv_text(columns, map(marker_row, markers))
+    return csv_text(_MARKER_COLUMNS, map(marker_row, markers))
 
 
 def marker_row(marker: Channel) -> dict[str, object]:
     """Return a row of the markers table."""
-    return {
-        **{"cycle": marker.cycle, "channel": marker.channel, "marker": marker.marker},
-        "reference": "TRUE" * marker.reference,
-        "emission_nm": _plain(marker.emission_nm),
-        "exposure_ms": _plain(marker.exposure_ms),
-    }
+    row = {column: getattr(marker, column) for column in _MARKER_COLUMNS}
+    optics = ((column, row[column]) for column in ("emission_nm", "exposure_ms"))
+    numbers = {column: f"{number:g}" for column, number in optics if number is not None}
+    return {**row, "reference": "TRUE" * marker.reference, **numbers}
 
 
-def _plain(number: float | None) -> str:
-    return "" if number is None else f"{number:g}"
-
-
-def readme_text(
-    title: str,
-    raw_dir: Path,
-    keys: Path,
-    findings: Sequence[str],
-    warnings: Sequence[str],
-    unknown: Sequence[str],
-) -> str:
+def readme_text(title: str, raw_dir: Path, keys: Path, notes: Notes) -> str:
     """Return the text of ``README.md``: the raw data, what to fill in, the commands.
 
     Sentences are those of the summary for the terminal; every key is described in the file
     ``keys``.
     """
-    lines = [*map(_markdown, findings), *(f"**warning**: {_markdown(text)}" for text in warnings)]
-    gaps = unknown or ["nothing; look at the names in `markers.csv`"]
-    return _README.format(
-        title=title,
-        raw_dir=printable(raw_dir).replace("`", "'"),
-        version=version("tilewright"),
-        findings="\n".join(f"- {line}" for line in lines),
-        unknown="\n".join(f"- {_markdown(line)}" for line in gaps),
-        keys=keys,
+    warnings = (f"**warning**: {_markdown(text)}" for text in notes.warnings)
+    gaps = notes.unknown or ["nothing; look at the names in `markers.csv`"]
+    return (
+        (FILES / "README.md")
+        .read_text("utf-8")
+        .format(
+            title=title,
+            raw_dir=printable(raw_dir).replace("`", "'"),
+            version=version("tilewright"),
+            findings="\n".join(
+                f"- {line}" for line in [*map(_markdown, notes.findings), *warnings]
+            ),
+            unknown="\n".join(f"- {_markdown(line)}" for line in gaps),
+            keys=keys,
+        )
     )
 
 

@@ -1,5 +1,6 @@
 """Headers of the raw files of a sample, and whether they are complete."""
 
+import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,6 +16,8 @@ from tilewright.io.tiff.headers import (
 )
 from tilewright.io.tiff.metadata import DAMAGE_ERRORS
 
+#: Compressions of TIFF that lose counts.
+_JPEG = (6, 7, 33007, 34892)
 #: File systems of clusters have a high latency, but answer in parallel.
 _WORKERS = 16
 
@@ -37,6 +40,20 @@ def read_headers(
     with ThreadPoolExecutor(_WORKERS) as pool:
         headers = [header for part in pool.map(check, chunks) for header in part]
     return dict(zip(paths, headers, strict=True))
+
+
+def pixel_doubts(paths: Iterable[str]) -> list[str]:
+    """Return what the pixels of files have lost for good: steps of grey, or weak signal by JPEG."""
+    pages = []
+    for path in paths:
+        with contextlib.suppress(BrokenTiffError, OSError):  # which the check of all files names
+            pages += [] if containers.is_container(path) else headers_of(path)[:1]
+    doubts = []
+    if any(page.compression in _JPEG for page in pages):
+        doubts.append("pixels are compressed as JPEG, which has lost weak signal; export without")
+    if any(page.dtype == "uint8" for page in pages):
+        doubts.append("pixels have 8 bits: weak markers have few steps of grey, bright ones clip")
+    return doubts
 
 
 def _check(path: str, pages: int, earlier: RawHeader | None) -> RawHeader:

@@ -1,0 +1,28 @@
+"""What ``tilewright init`` says of a raw folder: facts, doubts, questions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass
+class Notes:
+    """Sentences on the raw data."""
+
+    findings: list[str] = field(default_factory=list)
+    """What the data are."""
+    warnings: list[str] = field(default_factory=list)
+    """What may be wrong."""
+    unknown: list[str] = field(default_factory=list)
+    """What is to be filled in, each with its place."""
+
+
+def rows_text(rows: Sequence[int]) -> str:
+    """Return rows of a file in words.
+
+    >>> rows_text([2]), rows_text([2, 3, 5])
+    ('row 2', 'rows 2 to 5')
+    """
+    first, last = min(rows), max(rows)
+    return f"row {first}" if first == last else f"rows {first} to {last}"
