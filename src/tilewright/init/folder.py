@@ -40,17 +40,24 @@ from tilewright.runtime.text import count, few, printable
 
 @dataclass(frozen=True)
 class InitResult:
-    """Files that :func:`create_experiment` wrote, and what it reports."""
+    """Files that :func:`create_experiment` wrote, and what it reports.
+
+    Attributes
+    ----------
+    config, samples, tiles, markers : Path
+        The files written.
+    convention : str
+        Value of ``acquisition.convention``.
+    notes : Notes
+        What was found, what may be wrong, and what is to be filled in.
+    """
 
     config: Path
     samples: Path
     tiles: Path
     markers: Path
-    """The files written."""
     convention: str
-    """Value of ``acquisition.convention``."""
     notes: Notes
-    """What was found, what may be wrong, and what is to be filled in."""
 
     def summary(self) -> str:
         """Return all of it as text for a terminal."""

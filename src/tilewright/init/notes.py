@@ -8,14 +8,21 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Notes:
-    """Sentences on the raw data."""
+    """Sentences on the raw data.
+
+    Attributes
+    ----------
+    findings : list[str]
+        What the data are.
+    warnings : list[str]
+        What may be wrong.
+    unknown : list[str]
+        What is to be filled in, each with its place.
+    """
 
     findings: list[str] = field(default_factory=list)
-    """What the data are."""
     warnings: list[str] = field(default_factory=list)
-    """What may be wrong."""
     unknown: list[str] = field(default_factory=list)
-    """What is to be filled in, each with its place."""
 
 
 def rows_text(rows: Sequence[int]) -> str:

@@ -28,14 +28,20 @@ _REPEATED = 0.25
 
 @dataclass
 class Sample:
-    """A sample and the rows of its tiles."""
+    """A sample and the rows of its tiles.
+
+    Attributes
+    ----------
+    region : str | None
+        As in the samples table.
+    rows : list[dict[str, Any]]
+        Of the tiles table.
+    """
 
     name: str
     raw_dir: Path
     region: str | None
-    """As in the samples table."""
     rows: list[dict[str, Any]] = field(default_factory=list)
-    """Of the tiles table."""
 
 
 def tile_sets(

@@ -24,14 +24,21 @@ Places = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class TileSet:
-    """The planes of one cycle and region, by tile."""
+    """The planes of one cycle and region, by tile.
+
+    Attributes
+    ----------
+    planes : dict[str, list[RawPlane]]
+        By the tile's name, in the order of acquisition.
+    channel : str
+        The one with the most structure, usually nuclei.
+    shape_px : tuple[int, int]
+        (y, x) of a tile; 0 where no file can be read.
+    """
 
     planes: dict[str, list[RawPlane]]
-    """By the tile's name, in the order of acquisition."""
     channel: str
-    """The one with the most structure, usually nuclei."""
     shape_px: tuple[int, int]
-    """(y, x) of a tile; 0 where no file can be read."""
 
     @cached_property
     def names(self) -> list[str]:
@@ -80,7 +87,13 @@ class TileSet:
 
 @dataclass(frozen=True)
 class GridOptions:
-    """What the command line or metadata say of the grid; None is unknown."""
+    """What the command line or metadata say of the grid; None is unknown.
+
+    Attributes
+    ----------
+    fill : bool
+        Leave tiles out that lack planes.
+    """
 
     rows: int | None = None
     cols: int | None = None
@@ -89,7 +102,6 @@ class GridOptions:
     flip_y: bool = False
     flip_x: bool = False
     fill: bool = False
-    """Leave tiles out that lack planes."""
 
     @property
     def signs(self) -> tuple[float, float]:
@@ -114,19 +126,27 @@ class GridOptions:
 
 @dataclass
 class PlacedTiles:
-    """The tiles of one region and cycle, and where they lie."""
+    """The tiles of one region and cycle, and where they lie.
+
+    Attributes
+    ----------
+    source : str
+        As in the tiles table: ``stage``, ``grid`` or ``pixels``.
+    guessed : bool
+        Whether the distance of tiles is a guess, until it is measured.
+    yx_um : Places | None
+        The same positions as the files give them, whatever the size of a pixel; None if moved.
+    asked : dict[str, list[str]]
+        Tiles of each question that is not of all.
+    """
 
     tiles: TileSet
     yx_px: Places
     source: str
-    """As in the tiles table: ``stage``, ``grid`` or ``pixels``."""
     guessed: bool = False
-    """Whether the distance of tiles is a guess, until it is measured."""
     yx_um: Places | None = None
-    """The same positions as the files give them, whatever the size of a pixel; None if moved."""
     notes: Notes = field(default_factory=Notes)
     asked: dict[str, list[str]] = field(default_factory=dict)
-    """Tiles of each question that is not of all."""
 
     def move(self, yx_px: Places, source: str) -> None:
         """Place the tiles elsewhere."""

@@ -29,31 +29,46 @@ Device = Literal["cpu", "gpu"]
 
 @dataclass
 class DeviceUse:
-    """What a job notes of its device's memory; see :mod:`tilewright.kernels.device_memory`."""
+    """What a job notes of its device's memory; see :mod:`tilewright.kernels.device_memory`.
+
+    Attributes
+    ----------
+    splits : int
+        How often work was halved because memory ran out.
+    peak_b, limit_b : int | None
+        Most bytes that the memory pool held, and its limit; None: not noted, no limit.
+    turn : threading.Lock
+        Held by the thread whose part of the work is on the device.
+    """
 
     splits: int = 0
-    """How often work was halved because memory ran out."""
     peak_b: int | None = None
     limit_b: int | None = None
-    """Most bytes that the memory pool held, and its limit; None: not noted, no limit."""
     turn: threading.Lock = field(default_factory=threading.Lock, repr=False)
-    """Held by the thread whose part of the work is on the device."""
 
 
 @dataclass(frozen=True)
 class Backend:
-    """An array namespace and the FFT and ndimage modules that go with it."""
+    """An array namespace and the FFT and ndimage modules that go with it.
+
+    Attributes
+    ----------
+    device : Device
+        {"cpu", "gpu"}: where arrays live.
+    xp, fft, ndimage : Any
+        ``numpy, scipy.fft, scipy.ndimage`` or ``cupy, cupyx.scipy.fft, cupyx.scipy.ndimage``.
+    workers : int
+        CPU threads that FFTs and chunk loops may use; 1 on a GPU.
+    use : DeviceUse
+        Shared by all copies of a backend.
+    """
 
     device: Device
-    """{"cpu", "gpu"}: where arrays live."""
     xp: Any
     fft: Any
     ndimage: Any
-    """``numpy, scipy.fft, scipy.ndimage`` or ``cupy, cupyx.scipy.fft, cupyx.scipy.ndimage``."""
     workers: int = 1
-    """CPU threads that FFTs and chunk loops may use; 1 on a GPU."""
     use: DeviceUse = field(default_factory=DeviceUse, compare=False)
-    """Shared by all copies of a backend."""
 
     def asarray(self, array: Any, dtype: Any = np.float32) -> Array:
         """Move an array to the device as ``dtype`` (``None`` keeps the dtype)."""

@@ -47,17 +47,23 @@ _BELOW_MAXIMUM, _DEBRIS = 0.8, 1e-3
 
 @dataclass(frozen=True)
 class EmptyTiles:
-    """Camera offset and dark-field by tiles without tissue."""
+    """Camera offset and dark-field by tiles without tissue.
+
+    Attributes
+    ----------
+    offset_counts, error_counts : float
+        Camera offset and its standard error; the error is infinite where too few tiles are empty.
+    structure_counts : float64 (y, x)
+        Remainder of empty tiles over offset and glow: stray light and dark current that do not
+        follow the flat-field. Zero on average.
+    glow_counts : float
+        Light of empty tiles: what an error of the flat-field is multiplied by.
+    """
 
     offset_counts: float
     error_counts: float
-    """Camera offset and its standard error; the error is infinite where too few tiles are empty."""
     structure_counts: Floats
-    """float64 (y, x): remainder of empty tiles over offset and glow: stray light and dark current
-    that do not follow the flat-field. Zero on average.
-    """
     glow_counts: float = 0.0
-    """Light of empty tiles: what an error of the flat-field is multiplied by."""
 
 
 def empty_tiles(images: Floats, flat: Floats) -> EmptyTiles:

@@ -42,12 +42,18 @@ _MOST = 0.01
 
 @dataclass(frozen=True)
 class CameraDefects:
-    """Defective pixels of one camera."""
+    """Defective pixels of one camera.
+
+    Attributes
+    ----------
+    pixel : int64 (m,)
+        Flat indices into a tile (y, x).
+    neighbours : int64 (m, 8)
+        Flat indices of good neighbours, repeated where there are fewer than eight.
+    """
 
     pixel: Ints
-    """int64 (m,): flat indices into a tile (y, x)."""
     neighbours: Ints
-    """int64 (m, 8): flat indices of good neighbours, repeated where there are fewer than eight."""
 
     def __len__(self) -> int:
         """Return the number of defective pixels."""

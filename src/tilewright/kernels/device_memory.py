@@ -27,12 +27,18 @@ _NO_MEMORY = re.compile(r"_ALLOC_FAILED\b|cudaErrorMemoryAllocation|CUDA_ERROR_O
 
 @dataclass(frozen=True)
 class OomHint:
-    """Message when even the smallest unit of work does not fit."""
+    """Message when even the smallest unit of work does not fit.
+
+    Attributes
+    ----------
+    rule : str
+        The rule whose memory can be configured.
+    unit : str
+        The smallest unit of work.
+    """
 
     rule: str
-    """The rule whose memory can be configured."""
     unit: str
-    """The smallest unit of work."""
 
 
 @dataclass(frozen=True)

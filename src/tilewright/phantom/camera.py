@@ -36,16 +36,24 @@ def poisson(words: NDArray[np.uint32], mean: Image) -> Image:
 
 @dataclass(frozen=True)
 class Camera:
-    """A camera with faults of single pixels."""
+    """A camera with faults of single pixels.
+
+    Attributes
+    ----------
+    dark_counts : float32 (y, x)
+        Offset plus dark-field pattern: counts without light.
+    hot_counts : float32 (y, x)
+        Added by hot pixels, 0 elsewhere.
+    gain_counts : float
+        Counts per electron.
+    read_noise_electrons : float
+        Standard deviation of the read noise.
+    """
 
     dark_counts: Image
-    """float32 (y, x): offset plus dark-field pattern: counts without light."""
     hot_counts: Image
-    """float32 (y, x): added by hot pixels, 0 elsewhere."""
     gain_counts: float
-    """Counts per electron."""
     read_noise_electrons: float
-    """Standard deviation of the read noise."""
 
     def expose(
         self, noise: np.random.BitGenerator, electrons: Image, largest: int = 65535

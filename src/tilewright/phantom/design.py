@@ -13,63 +13,81 @@ class PhantomDesign:
     """Parameters of a simulation.
 
     Lengths are in the units of their names; cycles and channels count from 1.
+
+    Attributes
+    ----------
+    seed : int
+        Of all random numbers.
+    cycles, channels, rows, cols, planes, tile_px : int
+        Size. Channel 1 is the nuclear stain in every cycle; cycle 1 is the reference.
+    overlap : float
+        Share of a tile's side that it has in common with its neighbour.
+    pixel_um, z_step_um, aperture, immersion_index : float
+        Sampling and objective.
+    wavelengths_nm : tuple[float, ...]
+        Emission of channels 1, 2, …; repeated when there are more channels.
+    peak_electrons : float
+        99.5th percentile of a stain in focus; markers get 0.35 to 1 of it.
+    offset_counts, gain_counts, read_noise_electrons : float
+        Camera.
+    vignetting : float
+        Loss of light in the darkest corner.
+    dust, hot_share, saturated_spots : int, float, int
+        Dust rings, share of hot pixels, saturated debris per channel.
+    jitter_px, backlash_px, skew_deg, stage_scale : float
+        Stage errors.
+    cycle_shift_px, cycle_rotation_deg, elastic_px : float
+        Largest change of a cycle against the reference.
+    lost_share : float
+        Share of the canvas whose tissue is lost in each later cycle.
+    tissue_share : float
+        Share of the canvas that holds tissue.
+    empty_tile : bool
+        Whether the last tile of the grid sees glass only.
+    autofluorescence : float
+        Light of the tissue itself at 200 ms, at its brightest, as a share of ``peak_electrons``:
+        one image for each channel, the same in all cycles.
+    exposures_ms : tuple[float, ...]
+        Of channels 2, 3, … in cycles 1, 2, …; repeated when there are more cycles. Channel 1 has 10
+        ms. Autofluorescence is proportional to it; stains do not depend on it.
+    blank_cycle : int | None
+        In this cycle nothing but the nuclei is stained.
     """
 
     seed: int
-    """Of all random numbers."""
     cycles: int = 3
     channels: int = 3
     rows: int = 3
     cols: int = 4
     planes: int = 5
     tile_px: int = 256
-    """Size. Channel 1 is the nuclear stain in every cycle; cycle 1 is the reference."""
     overlap: float = 0.12
-    """Share of a tile's side that it has in common with its neighbour."""
     pixel_um: float = 0.377
     z_step_um: float = 1.5
     aperture: float = 0.75
     immersion_index: float = 1.0
-    """Sampling and objective."""
     wavelengths_nm: tuple[float, ...] = (461.0, 519.0, 578.0, 668.0)
-    """Emission of channels 1, 2, …; repeated when there are more channels."""
     peak_electrons: float = 1500.0
-    """99.5th percentile of a stain in focus; markers get 0.35 to 1 of it."""
     offset_counts: float = 100.0
     gain_counts: float = 8.0
     read_noise_electrons: float = 2.5
-    """Camera."""
     vignetting: float = 0.35
-    """Loss of light in the darkest corner."""
     dust: int = 3
     hot_share: float = 2e-4
     saturated_spots: int = 4
-    """Dust rings, share of hot pixels, saturated debris per channel."""
     jitter_px: float = 2.0
     backlash_px: float = 3.0
     skew_deg: float = 0.25
     stage_scale: float = 1.001
-    """Stage errors."""
     cycle_shift_px: float = 12.0
     cycle_rotation_deg: float = 0.2
     elastic_px: float = 1.5
-    """Largest change of a cycle against the reference."""
     lost_share: float = 0.03
-    """Share of the canvas whose tissue is lost in each later cycle."""
     tissue_share: float = 0.85
-    """Share of the canvas that holds tissue."""
     empty_tile: bool = True
-    """Whether the last tile of the grid sees glass only."""
     autofluorescence: float = 0.0
-    """Light of the tissue itself at 200 ms, at its brightest, as a share of ``peak_electrons``: one
-    image for each channel, the same in all cycles.
-    """
     exposures_ms: tuple[float, ...] = (200.0,)
-    """Of channels 2, 3, … in cycles 1, 2, …; repeated when there are more cycles. Channel 1 has 10
-    ms. Autofluorescence is proportional to it; stains do not depend on it.
-    """
     blank_cycle: int | None = None
-    """In this cycle nothing but the nuclei is stained."""
 
     @property
     def step_px(self) -> float:

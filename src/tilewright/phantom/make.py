@@ -35,17 +35,23 @@ Image = NDArray[np.float32]
 
 @dataclass(frozen=True)
 class Specimen:
-    """One stain of one section, imaged in one cycle and channel."""
+    """One stain of one section, imaged in one cycle and channel.
+
+    Attributes
+    ----------
+    cycle, channel : int
+        From 1.
+    planes : list[Image]
+        Cubic B-spline coefficients (y, x) of each plane in electrons, reference canvas.
+    in_focus : Callable[[], Image]
+        Returns the truth (y, x): the stain z-integrated, in focus, in electrons, reference canvas,
+        nothing lost.
+    """
 
     cycle: int
     channel: int
-    """From 1."""
     planes: list[Image]
-    """Cubic B-spline coefficients (y, x) of each plane in electrons, reference canvas."""
     in_focus: Callable[[], Image]
-    """Returns the truth (y, x): the stain z-integrated, in focus, in electrons, reference canvas,
-    nothing lost.
-    """
 
 
 class Phantom:

@@ -26,16 +26,24 @@ _PITCH_UM = 7.6  # distance between neighbouring cells in dense lymphoid tissue
 
 @dataclass(frozen=True)
 class Stain:
-    """What a marker stains."""
+    """What a marker stains.
+
+    Attributes
+    ----------
+    name : str
+        Name in ``channelnames.txt``.
+    place : str
+        Compartment: nucleus, membrane, cytoplasm, vessel or fibre.
+    types : tuple[str, ...]
+        Cell types that may express it.
+    share : float
+        Share of the cells of these types that do: the sparsity.
+    """
 
     name: str
-    """Name in ``channelnames.txt``."""
     place: str
-    """Compartment: nucleus, membrane, cytoplasm, vessel or fibre."""
     types: tuple[str, ...] = ()
-    """Cell types that may express it."""
     share: float = 1.0
-    """Share of the cells of these types that do: the sparsity."""
 
 
 #: Order in which markers fill the channels after the nuclear stain of each cycle.
@@ -57,24 +65,34 @@ MARKERS = (
 
 @dataclass(frozen=True)
 class Tissue:
-    """Compartments of one section on the reference canvas; all images (y, x)."""
+    """Compartments of one section on the reference canvas; all images (y, x).
+
+    Attributes
+    ----------
+    mask : Image
+        1 in tissue, 0 on glass, soft edge.
+    depth_um : Image
+        z of what lies in each pixel: of the middle of the sheet, and cells scatter about it.
+    nucleus, cytoplasm, membrane, vessel, fibre : Image
+        Stain of each compartment if every cell carried it.
+    label : NDArray[np.int32]
+        Index of the cell of each pixel, into ``cell_type`` and ``level``.
+    cell_type : NDArray[np.int64]
+        Index into ``CELL_TYPES``.
+    level : NDArray[np.float32]
+        Expression level of each cell, log-normal around 1.
+    """
 
     mask: Image
-    """1 in tissue, 0 on glass, soft edge."""
     depth_um: Image
-    """z of what lies in each pixel: of the middle of the sheet, and cells scatter about it."""
     nucleus: Image
     cytoplasm: Image
     membrane: Image
     vessel: Image
     fibre: Image
-    """Stain of each compartment if every cell carried it."""
     label: NDArray[np.int32]
-    """Index of the cell of each pixel, into ``cell_type`` and ``level``."""
     cell_type: NDArray[np.int64]
-    """Index into ``CELL_TYPES``."""
     level: NDArray[np.float32]
-    """Expression level of each cell, log-normal around 1."""
 
 
 def smooth_noise(rng: np.random.Generator, shape: tuple[int, int], scale_px: float) -> Image:

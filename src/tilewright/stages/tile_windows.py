@@ -25,14 +25,20 @@ _GAP_PX = 5
 
 @dataclass(frozen=True)
 class Window:
-    """One tile."""
+    """One tile.
+
+    Attributes
+    ----------
+    y, x : slice
+        The tile's own pixels in the mosaic.
+    window_y, window_x : slice
+        The pixels that it is computed from.
+    """
 
     y: slice
     x: slice
-    """The tile's own pixels in the mosaic."""
     window_y: slice
     window_x: slice
-    """The pixels that it is computed from."""
 
     @property
     def inner(self) -> tuple[slice, slice]:

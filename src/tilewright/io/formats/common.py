@@ -73,20 +73,30 @@ class RawPlane(NamedTuple):
 
 @dataclass(frozen=True)
 class ScanOptions:
-    """How raw files are named; None is read from the files."""
+    """How raw files are named; None is read from the files.
+
+    Attributes
+    ----------
+    pattern : str | None
+        File pattern relative to the raw folder, for the convention ``pattern``.
+    region : str | None
+        Region (or well) of the raw folder to read.
+    pixel_um : float | None
+        Pixel size in µm; it overrules the size that files give, with a warning.
+    z_step_um : float | None
+        Distance of planes in µm, in the same manner.
+    z_step_given : bool
+        Whether the configuration states it; a default overrules nothing.
+    cycles : tuple[int, ...] | None
+        Those that are read of files that describe themselves; None is all.
+    """
 
     pattern: str | None = None
-    """File pattern relative to the raw folder, for the convention ``pattern``."""
     region: str | None = None
-    """Region (or well) of the raw folder to read."""
     pixel_um: float | None = None
-    """Pixel size in µm; it overrules the size that files give, with a warning."""
     z_step_um: float | None = None
-    """Distance of planes in µm, in the same manner."""
     z_step_given: bool = True
-    """Whether the configuration states it; a default overrules nothing."""
     cycles: tuple[int, ...] | None = None
-    """Those that are read of files that describe themselves; None is all."""
 
 
 def list_folder(folder: str, names: tuple[str, ...] = TIFF) -> tuple[list[str], list[str]]:

@@ -37,12 +37,18 @@ _JPEG = (6, 7, 33007, 34892)
 
 
 class StitchedImage(NamedTuple):
-    """One stitched image: its full-resolution pages and their metadata."""
+    """One stitched image: its full-resolution pages and their metadata.
+
+    Attributes
+    ----------
+    header : RawHeader
+        Size of the file and of a plane.
+    image : OmeImage
+        Its planes are the pages of the channels.
+    """
 
     header: RawHeader
-    """Size of the file and of a plane."""
     image: OmeImage
-    """Its planes are the pages of the channels."""
 
 
 def read_images(path: str) -> list[OmeImage]:

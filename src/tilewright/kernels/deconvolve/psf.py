@@ -35,15 +35,21 @@ class Optics:
     ------
     ProcessingError
         A value is missing, not finite or not positive.
+
+    Attributes
+    ----------
+    numerical_aperture : float
+        Of the objective; smaller than the immersion's refractive index.
+    emission_nm : float
+        Wavelength of the emitted light in vacuum.
+    immersion_refractive_index, sample_refractive_index : float
+        Of the medium in front of the lens and of the mounted tissue.
     """
 
     numerical_aperture: float
-    """Of the objective; smaller than the immersion's refractive index."""
     emission_nm: float
-    """Wavelength of the emitted light in vacuum."""
     immersion_refractive_index: float
     sample_refractive_index: float
-    """Of the medium in front of the lens and of the mounted tissue."""
 
     @classmethod
     def from_mapping(cls, values: Mapping[str, float | None]) -> Optics:

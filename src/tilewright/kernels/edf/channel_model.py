@@ -106,18 +106,25 @@ def psf_planes(planes: int, z_step_um: float) -> int:
 
 @dataclass(frozen=True)
 class ChannelModel:
-    """What the filters of a channel depend on."""
+    """What the filters of a channel depend on.
+
+    Attributes
+    ----------
+    profiles : Floats
+        float64 (≥ 2 · FINE · (planes - 1) + 1, 129): from :func:`transfer_profiles`.
+    plane_mask : bool (planes,)
+        Planes to use.
+    power : float64 (129,)
+        S(q): power of all light of a pixel's column, in counts²; white noise of variance v has the
+        power v.
+    noise_variance : float
+        N, counts².
+    """
 
     profiles: Floats
-    """float64 (≥ 2 · FINE · (planes - 1) + 1, 129): from :func:`transfer_profiles`."""
     plane_mask: NDArray[np.bool_]
-    """bool (planes,): planes to use."""
     power: Floats
-    """float64 (129,): S(q): power of all light of a pixel's column, in counts²; white noise of
-    variance v has the power v.
-    """
     noise_variance: float
-    """N, counts²."""
 
     @property
     def transfer(self) -> Floats:

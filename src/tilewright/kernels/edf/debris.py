@@ -57,18 +57,27 @@ def debris_counts(
 
 
 class DebrisModel(NamedTuple):
-    """What debris of a channel is."""
+    """What debris of a channel is.
+
+    Attributes
+    ----------
+    psf : float32 (z, y, x)
+        At half the step of the stack; its middle plane is in focus.
+    planes : list[int]
+        Planes that count.
+    pedestal_counts : float
+        Counts without light.
+    bright_counts : float
+        Counts from which on something is debris, see :func:`debris_counts`.
+    ceiling_counts : float
+        Counts from which on a pixel may be saturated.
+    """
 
     psf: NDArray[np.float32]
-    """float32 (z, y, x): at half the step of the stack; its middle plane is in focus."""
     planes: list[int]
-    """Planes that count."""
     pedestal_counts: float
-    """Counts without light."""
     bright_counts: float
-    """Counts from which on something is debris, see :func:`debris_counts`."""
     ceiling_counts: float
-    """Counts from which on a pixel may be saturated."""
 
 
 def subtract_debris(

@@ -42,22 +42,33 @@ _FOCUS_BLOCK_PX, _SHARPER = 32, 1.5
 
 
 class PlaneSample(NamedTuple):
-    """What one place of a stack of n planes tells of them."""
+    """What one place of a stack of n planes tells of them.
+
+    Attributes
+    ----------
+    products : float64 (n, n)
+        Mean products of the light of two planes in blocks, free of noise.
+    light : float64 (n,)
+        Mean light of a plane in the same blocks.
+    power : float64 (n,)
+        Mean square of the light of a plane's pixels, noise included.
+    finite : bool (n,)
+        Planes all of whose pixels are finite.
+    varied : bool (n,)
+        Planes that hold more than one value.
+    copied : bool (n,)
+        Planes equal to the one before.
+    sharpest : int64 (n,)
+        Number of blocks of 32 px that are clearly sharpest in each plane.
+    """
 
     products: Floats
-    """float64 (n, n): mean products of the light of two planes in blocks, free of noise."""
     light: Floats
-    """float64 (n,): mean light of a plane in the same blocks."""
     power: Floats
-    """float64 (n,): mean square of the light of a plane's pixels, noise included."""
     finite: Bools
-    """bool (n,): planes all of whose pixels are finite."""
     varied: Bools
-    """bool (n,): planes that hold more than one value."""
     copied: Bools
-    """bool (n,): planes equal to the one before."""
     sharpest: NDArray[np.int64]
-    """int64 (n,): number of blocks of 32 px that are clearly sharpest in each plane."""
 
 
 class DamagedPlane(NamedTuple):

@@ -34,20 +34,21 @@ _MOST_RANK = 18
 
 @dataclass(frozen=True)
 class Filters:
-    """All filters of a channel, as few kernels and how to mix them."""
+    """All filters of a channel, as few kernels and how to mix them.
+
+    Attributes
+    ----------
+    kernels : float32 (usable planes, rank, 65, 65)
+        One quadrant, centre at 0, of kernels that are even in y and x.
+    mixing : float32 (2 spreads, planes, rank)
+        The filter of a bin is the sum of the kernels with these weights.
+    noise : float32 (2 spreads, planes)
+        Variance that a bin's filter leaves of white noise of variance 1.
+    """
 
     kernels: NDArray[np.float32]
-    """float32 (usable planes, rank, 65, 65): one quadrant, centre at 0, of kernels that are even in
-    y and x.
-    """
     mixing: NDArray[np.float32]
-    """float32 (2 spreads, planes, rank): the filter of a bin is the sum of the kernels with these
-    weights.
-    """
     noise: NDArray[np.float32]
-    """float32 (2 spreads, planes): variance that a bin's filter leaves of white noise of variance
-    1.
-    """
 
     @property
     def rank(self) -> int:

@@ -51,18 +51,27 @@ _LEAST_ERROR = 0.003
 
 @dataclass(frozen=True)
 class FlatFit:
-    """Flat-field and camera offset with their errors."""
+    """Flat-field and camera offset with their errors.
+
+    Attributes
+    ----------
+    coefficient : float64 (k,)
+        Log flat-field (:mod:`.flat_basis`).
+    offset_counts : float
+        Camera offset.
+    covariance : float64 (k + 1, k + 1)
+        Of the coefficients, then the offset.
+    differences : Differences
+        Overlap cells under this flat-field.
+    held_out : float
+        Weighted rms relative difference of overlaps held out of the fit; NaN without any.
+    """
 
     coefficient: Floats
-    """float64 (k,): log flat-field (:mod:`.flat_basis`)."""
     offset_counts: float
-    """Camera offset."""
     covariance: Floats
-    """float64 (k + 1, k + 1): of the coefficients, then the offset."""
     differences: Differences
-    """Overlap cells under this flat-field."""
     held_out: float
-    """Weighted rms relative difference of overlaps held out of the fit; NaN without any."""
 
     @property
     def offset_error_counts(self) -> float:

@@ -18,16 +18,23 @@ _PAIRS_AT_ONCE = 32
 
 @dataclass(frozen=True)
 class OverlapCells:
-    """Cells that two tiles show; host arrays of length m."""
+    """Cells that two tiles show; host arrays of length m.
+
+    Attributes
+    ----------
+    edge : int64 (m,)
+        Index of the tile pair.
+    first, second : float64 (m,)
+        Mean raw counts of the cell in the first and in the second tile.
+    place_first, place_second : float64 (m, 2)
+        (y, x) of the cell's centre in each tile; the tile spans -1 to 1.
+    """
 
     edge: Ints
-    """int64 (m,): index of the tile pair."""
     first: Floats
     second: Floats
-    """float64 (m,): mean raw counts of the cell in the first and in the second tile."""
     place_first: Floats
     place_second: Floats
-    """float64 (m, 2): (y, x) of the cell's centre in each tile; the tile spans -1 to 1."""
 
     def __len__(self) -> int:
         return len(self.edge)

@@ -32,12 +32,18 @@ _PARTS = 4
 
 @dataclass(frozen=True)
 class InformationForm:
-    """A Gaussian in the coefficients of the log flat-field, then the offset in counts."""
+    """A Gaussian in the coefficients of the log flat-field, then the offset in counts.
+
+    Attributes
+    ----------
+    matrix : float64 (k + 1, k + 1)
+        Precision: the inverse of the covariance.
+    vector : float64 (k + 1,)
+        Precision times mean.
+    """
 
     matrix: Floats
-    """float64 (k + 1, k + 1): precision: the inverse of the covariance."""
     vector: Floats
-    """float64 (k + 1,): precision times mean."""
 
     def __add__(self, other: InformationForm) -> InformationForm:
         """Join independent evidence."""
@@ -59,19 +65,28 @@ class InformationForm:
 
 @dataclass(frozen=True)
 class Differences:
-    """Differences of all cells at one flat-field and offset; arrays of length m, counts."""
+    """Differences of all cells at one flat-field and offset; arrays of length m, counts.
+
+    Attributes
+    ----------
+    signal : Floats
+        Brightness of the specimen.
+    value : Floats
+        First less second tile, both corrected.
+    scatter : Floats
+        Robust standard deviation of ``value`` among cells of like signal.
+    robust : Floats
+        Weight of each cell, 1 for an inlier.
+    by_offset : Floats
+        Change of ``value`` if the offset were one count higher.
+    """
 
     cells: OverlapCells
     signal: Floats
-    """Brightness of the specimen."""
     value: Floats
-    """First less second tile, both corrected."""
     scatter: Floats
-    """Robust standard deviation of ``value`` among cells of like signal."""
     robust: Floats
-    """Weight of each cell, 1 for an inlier."""
     by_offset: Floats
-    """Change of ``value`` if the offset were one count higher."""
 
     @property
     def has_signal(self) -> Bools:

@@ -35,14 +35,21 @@ _STEPS = 6
 
 
 class SensorDust(NamedTuple):
-    """Dust of a sensor."""
+    """Dust of a sensor.
+
+    Attributes
+    ----------
+    gain : float64 (y, x)
+        Sensitivity relative to the smooth flat-field; 1 where there is no dust.
+    error : float
+        Relative rms error over the tile of what is corrected.
+    share : float
+        Share of pixels with dust.
+    """
 
     gain: Floats
-    """float64 (y, x): sensitivity relative to the smooth flat-field; 1 where there is no dust."""
     error: float
-    """Relative rms error over the tile of what is corrected."""
     share: float
-    """Share of pixels with dust."""
 
 
 def dust_sums(images: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -28,22 +28,30 @@ HALO_PX = _PREFILTER_RADIUS + 3
 
 @dataclasses.dataclass(frozen=True)
 class Transform:
-    """Map from (y, x) of the reference to (y, x) of the moving image, in full-resolution pixels."""
+    """Map from (y, x) of the reference to (y, x) of the moving image, in full-resolution pixels.
+
+    Attributes
+    ----------
+    affine : float64 (2, 3)
+        Linear part and shift, in px.
+    field : float32 (2, gy, gx)
+        Residual displacement (y, x) at the nodes, in px; constant beyond the outer nodes.
+    origin_px : float64 (2,)
+        Reference position of node (0, 0).
+    block_px : float
+        Distance of neighbouring nodes.
+    confidence : float32 (gy, gx)
+        0 (not measured: interpolated from the neighbours) to 1.
+    quality : Mapping[str, object]
+        Quality numbers; ``registered`` is False for a declared identity.
+    """
 
     affine: Floats
-    """float64 (2, 3): linear part and shift, in px."""
     field: NDArray[np.float32]
-    """float32 (2, gy, gx): residual displacement (y, x) at the nodes, in px; constant beyond the
-    outer nodes.
-    """
     origin_px: Floats
-    """float64 (2,): reference position of node (0, 0)."""
     block_px: float
-    """Distance of neighbouring nodes."""
     confidence: NDArray[np.float32]
-    """float32 (gy, gx): 0 (not measured: interpolated from the neighbours) to 1."""
     quality: Mapping[str, object] = dataclasses.field(default_factory=dict)
-    """Quality numbers; ``registered`` is False for a declared identity."""
 
     @staticmethod
     def identity(quality: Mapping[str, object] | None = None) -> Transform:

@@ -25,15 +25,20 @@ _CPU_BLOCK_PX = 131072
 
 @dataclass(frozen=True)
 class Correction:
-    """Illumination correction as one multiplication and one addition per pixel."""
+    """Illumination correction as one multiplication and one addition per pixel.
+
+    Attributes
+    ----------
+    gain, bias : float32 (y, x)
+        ``raw * gain + bias`` is ``(raw - dark) / flat + pedestal + 0.5``; the half makes truncation
+        round.
+    pedestal : float
+        Counts of zero light.
+    """
 
     gain: Array
     bias: Array
-    """float32 (y, x): ``raw * gain + bias`` is ``(raw - dark) / flat + pedestal + 0.5``; the half
-    makes truncation round.
-    """
     pedestal: float
-    """Counts of zero light."""
 
 
 def make_correction(backend: Backend, flat: Any, dark: Any, pedestal: float) -> Correction:

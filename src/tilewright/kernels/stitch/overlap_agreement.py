@@ -22,16 +22,24 @@ REACH_PX = 8
 
 @dataclass(frozen=True)
 class StripAgreement:
-    """How two strips (y, x) of one place agree."""
+    """How two strips (y, x) of one place agree.
+
+    Attributes
+    ----------
+    ncc : float
+        Correlation of the textures at the best shift within ``REACH_PX``.
+    expected : float
+        What noise would leave of it if both showed the same; 0 where there is only noise.
+    power : float
+        Variance of the weaker texture, in root counts squared.
+    shift_px : tuple[float, float]
+        (y, x) by which the second strip is displaced against the first.
+    """
 
     ncc: float
-    """Correlation of the textures at the best shift within ``REACH_PX``."""
     expected: float
-    """What noise would leave of it if both showed the same; 0 where there is only noise."""
     power: float
-    """Variance of the weaker texture, in root counts squared."""
     shift_px: tuple[float, float]
-    """(y, x) by which the second strip is displaced against the first."""
 
 
 def compare_strips(first: Image, second: Image) -> StripAgreement:

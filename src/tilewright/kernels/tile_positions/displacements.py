@@ -46,20 +46,28 @@ _DARKEST = 1.0
 
 @dataclass(frozen=True)
 class Overlaps:
-    """Measured edges, of all directions together."""
+    """Measured edges, of all directions together.
+
+    Attributes
+    ----------
+    pairs : Ints
+        int64 (m, 2).
+    displacement_px : float64 (m, 2)
+        ``position(b) - position(a)``, (y, x).
+    sigma_px : float64 (m, 2)
+        Standard error that correlation claims; right up to a common factor.
+    score : float64 (m,)
+        NCC of the filtered strips.
+    false_match_probability : float64 (m,)
+        Probability that strips without a common signal show such a score, 1 where the peak lies
+        outside the search window.
+    """
 
     pairs: Ints
-    """int64 (m, 2)."""
     displacement_px: Floats
-    """float64 (m, 2): ``position(b) - position(a)``, (y, x)."""
     sigma_px: Floats
-    """float64 (m, 2): standard error that correlation claims; right up to a common factor."""
     score: Floats
-    """float64 (m,): NCC of the filtered strips."""
     false_match_probability: Floats
-    """float64 (m,): probability that strips without a common signal show such a score, 1 where the
-    peak lies outside the search window.
-    """
 
 
 def flatten(strips: Strips) -> None:

@@ -33,19 +33,26 @@ LEAST = 1e-12
 
 
 class NullSample(NamedTuple):
-    """Correlation of two strips at shifts far from the search window."""
+    """Correlation of two strips at shifts far from the search window.
+
+    Attributes
+    ----------
+    variance : float
+        Mean squared height, 0 where it is unknown.
+    peaks : int
+        Number of peaks in the tail.
+    excess : float
+        Sum of their squared heights above the tail's limit.
+    share : float
+        Size of the search window over that of the area of these shifts, infinite where there is no
+        such area.
+    """
 
     variance: float
-    """Mean squared height, 0 where it is unknown."""
     peaks: int
-    """Number of peaks in the tail."""
     excess: float
-    """Sum of their squared heights above the tail's limit."""
     highest: float
     share: float
-    """Size of the search window over that of the area of these shifts, infinite where there is no
-    such area.
-    """
 
 
 def null_sample(height: Floats, peak: Bools, window: int) -> NullSample:

@@ -15,21 +15,28 @@ _WIDEST = 0.25
 
 @dataclass(frozen=True)
 class StripPlan:
-    """Strips of all overlaps in one direction; equal in size, so that they batch."""
+    """Strips of all overlaps in one direction; equal in size, so that they batch.
+
+    Attributes
+    ----------
+    pairs : int64 (m, 2)
+        Tiles a and b of each overlap.
+    shape : tuple[int, int]
+        (y, x) of every strip.
+    origin_a, origin_b : tuple[int, int]
+        First pixel (y, x) of the strip in tile a and in tile b.
+    expected_px : float64 (m, 2)
+        Shift (y, x) between the strips, ``a[p + shift] == b[p]``, if the stage were exact.
+    max_shift_px : float
+        Largest deviation from ``expected_px`` worth a search.
+    """
 
     pairs: Ints
-    """int64 (m, 2): tiles a and b of each overlap."""
     shape: tuple[int, int]
-    """(y, x) of every strip."""
     origin_a: tuple[int, int]
     origin_b: tuple[int, int]
-    """First pixel (y, x) of the strip in tile a and in tile b."""
     expected_px: Floats
-    """float64 (m, 2): shift (y, x) between the strips, ``a[p + shift] == b[p]``, if the stage were
-    exact.
-    """
     max_shift_px: float
-    """Largest deviation from ``expected_px`` worth a search."""
 
     @property
     def windows(self) -> tuple[Region, Region]:

@@ -32,22 +32,31 @@ _ROUNDS = 12
 
 @dataclass(frozen=True)
 class Solution:
-    """Positions of n tiles and the m edges behind them."""
+    """Positions of n tiles and the m edges behind them.
+
+    Attributes
+    ----------
+    position_px : float64 (n, 2)
+        (y, x), with the smallest y and the smallest x at 0.
+    sigma_px : float64 (n,)
+        Standard error per axis relative to the mean of component 0 (of the whole grid where no two
+        tiles are tied).
+    component : int64 (n,)
+        Connected component by accepted edges, 0 the largest, ties to the lowest tile.
+    accepted : bool (m,)
+        Edges that were used.
+    false_match_probability : float64 (m,)
+        Probability that the displacement is false.
+    residual_px : float64 (m,)
+        Length of displacement minus difference of positions.
+    """
 
     position_px: Floats
-    """float64 (n, 2): (y, x), with the smallest y and the smallest x at 0."""
     sigma_px: Floats
-    """float64 (n,): standard error per axis relative to the mean of component 0 (of the whole grid
-    where no two tiles are tied).
-    """
     component: Ints
-    """int64 (n,): connected component by accepted edges, 0 the largest, ties to the lowest tile."""
     accepted: Bools
-    """bool (m,): edges that were used."""
     false_match_probability: Floats
-    """float64 (m,): probability that the displacement is false."""
     residual_px: Floats
-    """float64 (m,): length of displacement minus difference of positions."""
 
 
 def connected_components(count: int, pairs: Ints) -> Ints:

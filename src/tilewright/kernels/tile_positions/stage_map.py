@@ -46,23 +46,32 @@ _ALIKE = 0.03
 
 @dataclass(frozen=True)
 class StageMap:
-    """How the image moves with the stage."""
+    """How the image moves with the stage.
+
+    Attributes
+    ----------
+    matrix : float64 (2, 2)
+        Displacement (y, x) in the image for a nominal one.
+    step_px : float64 (axes, 2)
+        Nominal displacement of neighbours along each axis of the stage.
+    matched, compared : int
+        Overlaps that agree on it, and that were compared, of tiles with structure.
+    contradicting : tuple[tuple[int, int], ...]
+        Neighbours that clearly overlap in another direction than the map says.
+    silent_axes : int
+        Axes of the stage along which there are neighbours, and none match.
+    error_px : float
+        Standard error of the displacement along an axis, by the scatter of its matches; of fewer
+        than three matches the part of a side by which stages miss their places.
+    """
 
     matrix: Floats
-    """float64 (2, 2): displacement (y, x) in the image for a nominal one."""
     step_px: Floats
-    """float64 (axes, 2): nominal displacement of neighbours along each axis of the stage."""
     matched: int
     compared: int
-    """Overlaps that agree on it, and that were compared, of tiles with structure."""
     contradicting: tuple[tuple[int, int], ...]
-    """Neighbours that clearly overlap in another direction than the map says."""
     silent_axes: int = 0
-    """Axes of the stage along which there are neighbours, and none match."""
     error_px: float = 0.0
-    """Standard error of the displacement along an axis, by the scatter of its matches; of fewer
-    than three matches the part of a side by which stages miss their places.
-    """
 
     @property
     def moved_px(self) -> Floats:

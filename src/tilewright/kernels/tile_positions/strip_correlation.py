@@ -44,24 +44,32 @@ _NO_PEAK = np.zeros(2), np.zeros(2), 0.0
 
 
 class StripShift(NamedTuple):
-    """Shift between two strips by correlation; pixels are those of tiles."""
+    """Shift between two strips by correlation; pixels are those of tiles.
+
+    Attributes
+    ----------
+    shift_px : float64 (2,)
+        (y, x) such that ``a[p + shift] == b[p]``.
+    score : float
+        NCC of the filtered strips at that shift; 0 where it is unknown.
+    second : float
+        NCC of the best rival peak.
+    curvature : float64 (2,)
+        Minus the second derivative (y, x) of the normalised correlation at its peak, px⁻²; 0 where
+        it is unknown.
+    pixels : float
+        Number of pixels that overlap at the shift.
+    false_match_probability : float
+        Probability that strips without a common signal reach the score anywhere in the search
+        window.
+    """
 
     shift_px: Floats
-    """float64 (2,): (y, x) such that ``a[p + shift] == b[p]``."""
     score: float
-    """NCC of the filtered strips at that shift; 0 where it is unknown."""
     second: float
-    """NCC of the best rival peak."""
     curvature: Floats
-    """float64 (2,): minus the second derivative (y, x) of the normalised correlation at its peak,
-    px⁻²; 0 where it is unknown.
-    """
     pixels: float
-    """Number of pixels that overlap at the shift."""
     false_match_probability: float
-    """Probability that strips without a common signal reach the score anywhere in the search
-    window.
-    """
 
 
 class _Peak(NamedTuple):

@@ -29,18 +29,25 @@ _AGAINST, _MANY, _NEXT = 0.2, 0.75, 0.75
 
 
 class GridVotes(NamedTuple):
-    """A grid of tiles with an order, and how many overlaps speak for it."""
+    """A grid of tiles with an order, and how many overlaps speak for it.
+
+    Attributes
+    ----------
+    layout : str
+        One of :data:`~tilewright.kernels.tile_positions.tile_order.LAYOUTS`.
+    places : int64 (n, 2)
+        (row, col) of each tile, from 0.
+    votes, against, compared : int
+        Overlaps that show neighbours so, elsewhere, and all of tiles with structure.
+    """
 
     rows: int
     cols: int
     layout: str
-    """One of :data:`~tilewright.kernels.tile_positions.tile_order.LAYOUTS`."""
     places: Ints
-    """int64 (n, 2): (row, col) of each tile, from 0."""
     votes: int
     against: int
     compared: int
-    """Overlaps that show neighbours so, elsewhere, and all of tiles with structure."""
 
     @property
     def lead(self) -> int:

@@ -42,18 +42,24 @@ _Cut = tuple[Strips, int, Region]
 
 @dataclass(frozen=True)
 class ChannelReading:
-    """What calibration keeps of the tiles of one channel."""
+    """What calibration keeps of the tiles of one channel.
+
+    Attributes
+    ----------
+    firsts, seconds : list[Strips]
+        Strips of tiles a and of tiles b, (m, y, x) for each plan: means over planes, defects
+        repaired, divided by a flat-field of their own.
+    defects : CameraDefects | None
+        Of the camera; None where there are too few tiles to tell.
+    bare : bool (n,)
+        Tiles that show no structure in their middle plane.
+    """
 
     firsts: list[Strips]
     seconds: list[Strips]
-    """Strips of tiles a and of tiles b, (m, y, x) for each plan: means over planes, defects
-    repaired, divided by a flat-field of their own.
-    """
     binned: BinnedTiles
     defects: CameraDefects | None
-    """Of the camera; None where there are too few tiles to tell."""
     bare: NDArray[np.bool_]
-    """bool (n,): tiles that show no structure in their middle plane."""
 
 
 class _TileReading(NamedTuple):

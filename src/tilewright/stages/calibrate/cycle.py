@@ -46,12 +46,18 @@ _LEAST_OVERLAPS = 4
 
 @dataclass(frozen=True)
 class Calibration:
-    """What is known of a cycle."""
+    """What is known of a cycle.
+
+    Attributes
+    ----------
+    located : dict[str, TileLocations]
+        By sample.
+    channels : list[tuple[Illumination, dict[str, Any]]]
+        Of each channel its fields and numbers.
+    """
 
     located: dict[str, TileLocations]
-    """By sample."""
     channels: list[tuple[Illumination, dict[str, Any]]]
-    """Of each channel its fields and numbers."""
 
 
 def calibrate(

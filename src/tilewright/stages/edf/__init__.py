@@ -9,12 +9,18 @@ Method = Literal["multiplane_wiener", "sum_projection", "focus_weighted"]
 
 
 class MethodNeeds(NamedTuple):
-    """What a method of the in-focus plane needs."""
+    """What a method of the in-focus plane needs.
+
+    Attributes
+    ----------
+    deconvolved : bool | None
+        Whether the stack must be deconvolved, or must not; None: it may be either.
+    psf : bool
+        Whether it needs a PSF although nothing is deconvolved.
+    """
 
     deconvolved: bool | None
-    """Whether the stack must be deconvolved, or must not; None: it may be either."""
     psf: bool
-    """Whether it needs a PSF although nothing is deconvolved."""
 
     def takes(self, *, deconvolved: bool) -> bool:
         """Return whether a stack that was deconvolved, or was not, can be projected."""

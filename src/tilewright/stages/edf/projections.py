@@ -71,20 +71,30 @@ Projector = Callable[[Window], Projection]
 
 @dataclass(frozen=True)
 class ProjectionPlan:
-    """How the windows of a mosaic are projected, and what the output records of it."""
+    """How the windows of a mosaic are projected, and what the output records of it.
+
+    Attributes
+    ----------
+    record : dict[str, Any]
+        Attributes of the output.
+    plane_mask : bool (z,)
+        Planes to use.
+    noise : NoiseModel
+        The camera's, in the stack.
+    pedestal : float
+        Counts without light.
+    projector : Callable[[FocusMeasure], Projector]
+        Returns what projects windows of the size whose focus is measured.
+    halo_px : int
+        Pixels around a tile that reach into it.
+    """
 
     record: dict[str, Any]
-    """Attributes of the output."""
     plane_mask: NDArray[np.bool_]
-    """bool (z,): planes to use."""
     noise: NoiseModel
-    """The camera's, in the stack."""
     pedestal: float
-    """Counts without light."""
     projector: Callable[[FocusMeasure], Projector]
-    """Returns what projects windows of the size whose focus is measured."""
     halo_px: int = HALO_PX
-    """Pixels around a tile that reach into it."""
 
 
 class _Source(NamedTuple):

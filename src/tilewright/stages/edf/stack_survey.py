@@ -24,16 +24,24 @@ _SAMPLES, _SAMPLE_PX = 32, 512
 
 @dataclass(frozen=True)
 class StackSurvey:
-    """Damaged planes, noise and focus of a stack."""
+    """Damaged planes, noise and focus of a stack.
+
+    Attributes
+    ----------
+    damaged : list[DamagedPlane]
+        Damaged planes, and why.
+    plane_mask : bool (z,)
+        Planes to use.
+    noise : NoiseModel
+        Of the usable planes.
+    focus_ends : tuple[float, float]
+        Share of what is in focus anywhere that is sharpest in the first and in the last plane.
+    """
 
     damaged: list[DamagedPlane]
-    """Damaged planes, and why."""
     plane_mask: NDArray[np.bool_]
-    """bool (z,): planes to use."""
     noise: NoiseModel
-    """Of the usable planes."""
     focus_ends: tuple[float, float]
-    """Share of what is in focus anywhere that is sharpest in the first and in the last plane."""
 
     @property
     def record(self) -> dict[str, Any]:

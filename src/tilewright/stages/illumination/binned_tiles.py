@@ -35,24 +35,36 @@ MIN_EDGES = 3
 
 @dataclass(frozen=True)
 class BinnedTiles:
-    """Tiles binned by ``factor``."""
+    """Tiles binned by ``factor``.
+
+    Attributes
+    ----------
+    images : float32 (n, h, w)
+        Raw counts, mean of the planes.
+    peak : NDArray[Any]
+        (n, h, w) of the pixel type: largest raw pixel of all planes.
+    inside : bool (n, h, w)
+        False in padding, whose counts are the tile's median.
+    factor : int
+        Binning.
+    shape_px : tuple[int, int]
+        (y, x) of the raw tiles.
+    planes : tuple[int, ...]
+        The z-planes.
+    saturation : tuple[float | None, str]
+        Counts from which a pixel was saturated, and how that is known.
+    equal_neighbours : float
+        Share of raw pixels with exactly the counts of their neighbour, median of all planes read.
+    """
 
     images: NDArray[np.float32]
-    """float32 (n, h, w): raw counts, mean of the planes."""
     peak: NDArray[Any]
-    """(n, h, w) of the pixel type: largest raw pixel of all planes."""
     inside: NDArray[np.bool_]
-    """bool (n, h, w): False in padding, whose counts are the tile's median."""
     factor: int
-    """Binning."""
     shape_px: tuple[int, int]
-    """(y, x) of the raw tiles."""
     planes: tuple[int, ...]
-    """The z-planes."""
     saturation: tuple[float | None, str] = (None, "")
-    """Counts from which a pixel was saturated, and how that is known."""
     equal_neighbours: float = 0.0
-    """Share of raw pixels with exactly the counts of their neighbour, median of all planes read."""
 
     @classmethod
     def empty(cls, tiles: TileSource, planes: tuple[int, ...]) -> BinnedTiles:
@@ -104,42 +116,55 @@ def _saturation(
 
 @dataclass(frozen=True)
 class TileMeasures:
-    """What the flat-field of a channel is estimated from: small arrays on the host."""
+    """What the flat-field of a channel is estimated from: small arrays on the host.
+
+    Attributes
+    ----------
+    blocks : float64 (n, y, x)
+        Means of 4 x 4 binned pixels of each tile, whose percentiles are not of noise.
+    unsaturated : bool (n,)
+        Tiles with at most 1 % of saturated binned pixels.
+    cells : OverlapCells
+        Cells in overlaps whose positions are known; none without positions.
+    darkest_counts : float
+        Upper bound of the camera offset: the 1st percentile of each image, of these the 5th
+        percentile over images. Empty tiles give the offset itself, and a few dead pixels or a
+        dropped frame do not lower it.
+    mean_counts, median_counts, noise_counts : float
+        Of all binned pixels; noise is that of a block.
+    saturated_share : float
+        Of binned pixels.
+    block_px : int
+        Side of a block in raw pixels.
+    shape_px, planes, saturation, equal_neighbours : float
+        As those of :class:`BinnedTiles`.
+    pairs : int64 (m, 2)
+        All tiles that overlap.
+    every_cell : OverlapCells
+        Cells of all of them, also where tiles lie by the stage alone; ``edge`` indexes ``pairs``.
+    dust : NDArray[np.float32]
+        What tiles without padding say of dust on the sensor: :func:`.sensor_dust.dust_sums`.
+    factor : int
+        Binning of the tiles that show it.
+    """
 
     blocks: NDArray[np.float64]
-    """float64 (n, y, x): means of 4 x 4 binned pixels of each tile, whose percentiles are not of
-    noise.
-    """
     unsaturated: NDArray[np.bool_]
-    """bool (n,): tiles with at most 1 % of saturated binned pixels."""
     cells: OverlapCells
-    """Cells in overlaps whose positions are known; none without positions."""
     darkest_counts: float
-    """Upper bound of the camera offset: the 1st percentile of each image, of these the 5th
-    percentile over images. Empty tiles give the offset itself, and a few dead pixels or a dropped
-    frame do not lower it.
-    """
     mean_counts: float
     median_counts: float
     noise_counts: float
-    """Of all binned pixels; noise is that of a block."""
     saturated_share: float
-    """Of binned pixels."""
     block_px: int
-    """Side of a block in raw pixels."""
     shape_px: tuple[int, int]
     planes: tuple[int, ...]
     saturation: tuple[float | None, str]
     equal_neighbours: float
-    """As those of :class:`BinnedTiles`."""
     pairs: Ints
-    """int64 (m, 2): all tiles that overlap."""
     every_cell: OverlapCells
-    """Cells of all of them, also where tiles lie by the stage alone; ``edge`` indexes ``pairs``."""
     dust: NDArray[np.float32]
-    """What tiles without padding say of dust on the sensor: :func:`.sensor_dust.dust_sums`."""
     factor: int
-    """Binning of the tiles that show it."""
 
     def has_signal(self, offset_counts: float, *, offset_known: bool) -> bool:
         """Whether the mean signal is well above the noise of a block.

@@ -46,28 +46,39 @@ _EMPTY_STRUCTURE = 0.05
 
 @dataclass(frozen=True)
 class ChannelFit:
-    """What the tiles of a channel say of its flat-field and of the camera offset."""
+    """What the tiles of a channel say of its flat-field and of the camera offset.
+
+    Attributes
+    ----------
+    offset_counts : float
+        Camera offset.
+    offset_error_counts : float
+        Its standard error; infinite where it is only bounded.
+    offset_method : str
+        How it was found.
+    fit : FlatFit | None
+        Flat-field by overlaps and tiles, or tiles alone; None if there are too few of both, or no
+        light.
+    error : float | None
+        Expected relative rms error of that flat-field.
+    edges, cells : int
+        Overlaps, and cells in them, with signal.
+    reason : str
+        Why there is no fit, or none by overlaps.
+    dark : EmptyTiles | None
+        Dark-field by empty tiles.
+    """
 
     measures: TileMeasures
     offset_counts: float
-    """Camera offset."""
     offset_error_counts: float
-    """Its standard error; infinite where it is only bounded."""
     offset_method: str
-    """How it was found."""
     fit: FlatFit | None = None
-    """Flat-field by overlaps and tiles, or tiles alone; None if there are too few of both, or no
-    light.
-    """
     error: float | None = None
-    """Expected relative rms error of that flat-field."""
     edges: int = 0
     cells: int = 0
-    """Overlaps, and cells in them, with signal."""
     reason: str = ""
-    """Why there is no fit, or none by overlaps."""
     dark: EmptyTiles | None = None
-    """Dark-field by empty tiles."""
 
     @property
     def by_overlaps(self) -> bool:

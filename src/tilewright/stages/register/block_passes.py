@@ -83,15 +83,22 @@ class BlockGrid:
 
 @dataclass(frozen=True)
 class Overlay:
-    """A part of both images in the reference's frame, binned."""
+    """A part of both images in the reference's frame, binned.
+
+    Attributes
+    ----------
+    region : Region
+        Rows and columns of the reference.
+    counts, textures : tuple[Array, Array]
+        pair of (y, x) float32: reference and moving image; textures are not masked.
+    inside : float32 (y, x)
+        1 where both have pixels, as in :func:`aligned`.
+    """
 
     region: Region
-    """Rows and columns of the reference."""
     counts: tuple[Array, Array]
     textures: tuple[Array, Array]
-    """pair of (y, x) float32: reference and moving image; textures are not masked."""
     inside: Array
-    """float32 (y, x): 1 where both have pixels, as in :func:`aligned`."""
 
 
 #: Measures a part of a pass; the region is that of its pixels without the halo, in which each pixel

@@ -45,18 +45,25 @@ _NOISE_PERCENTILE = 25
 
 @dataclass(frozen=True)
 class LostTissue:
-    """Tissue that a cycle has lost."""
+    """Tissue that a cycle has lost.
+
+    Attributes
+    ----------
+    share : float | None
+        Of the reference's tissue inside the cycle's mosaic; None where there is none.
+    outside : float | None
+        Share of the reference's tissue outside the cycle's mosaic, but for cells that the image's
+        border cuts; None likewise.
+    lost_px : tuple[float, float] | None
+        Where most is lost, (y, x) in the reference's frame; None where nothing is.
+    outside_px : tuple[float, float] | None
+        Where most lies outside, likewise.
+    """
 
     share: float | None
-    """Of the reference's tissue inside the cycle's mosaic; None where there is none."""
     outside: float | None
-    """Share of the reference's tissue outside the cycle's mosaic, but for cells that the image's
-    border cuts; None likewise.
-    """
     lost_px: tuple[float, float] | None = None
-    """Where most is lost, (y, x) in the reference's frame; None where nothing is."""
     outside_px: tuple[float, float] | None = None
-    """Where most lies outside, likewise."""
 
 
 class LostTissueSearch:

@@ -23,16 +23,24 @@ _QUALITY_PX = 512
 
 @dataclass(frozen=True)
 class Background:
-    """A background that is subtracted from a channel of the image."""
+    """A background that is subtracted from a channel of the image.
+
+    Attributes
+    ----------
+    marker : str
+        Name of the background channel.
+    plane : str | Path
+        Its in-focus plane, one uint16 plane without pedestal.
+    transform : str | Path | None
+        From the reference frame to its cycle; None for the reference cycle.
+    factor : float | None
+        By what it is multiplied; None: fitted.
+    """
 
     marker: str
-    """Name of the background channel."""
     plane: str | Path
-    """Its in-focus plane, one uint16 plane without pedestal."""
     transform: str | Path | None
-    """From the reference frame to its cycle; None for the reference cycle."""
     factor: float | None
-    """By what it is multiplied; None: fitted."""
 
 
 def survey(

@@ -28,14 +28,20 @@ from tilewright.stages.tile_source import TileSource
 
 @dataclass(frozen=True)
 class TileLocations:
-    """Positions, edges, and the filter behind them."""
+    """Positions, edges, and the filter behind them.
+
+    Attributes
+    ----------
+    sigma_px : float
+        Width of the LoG used.
+    origin_px : float64 (2,)
+        Where the sample lies in its scan.
+    """
 
     positions: Positions
     edges: Edges
     sigma_px: float
-    """Width of the LoG used."""
     origin_px: NDArray[np.float64]
-    """float64 (2,): where the sample lies in its scan."""
 
     @property
     def yx_px(self) -> NDArray[np.float64]:

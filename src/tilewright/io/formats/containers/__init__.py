@@ -31,25 +31,35 @@ _OPEN_FILES = 8
 
 
 class Container(Protocol):
-    """An open file of one format: tiles of one size and pixel type."""
+    """An open file of one format: tiles of one size and pixel type.
+
+    Attributes
+    ----------
+    tiles : Sequence[tuple[OmeImage, int]]
+        Each tile, its planes not listed, and how many z-planes its channels have.
+    """
 
     height_px: int
     width_px: int
     dtype: str
     tiles: Sequence[tuple[OmeImage, int]]
-    """Each tile, its planes not listed, and how many z-planes its channels have."""
 
     def read(self, tile: int, channel: int, z: int) -> NDArray[Any]:
         """Return a plane (y, x) in raw counts."""
 
 
 class Contents(NamedTuple):
-    """An open container, its tiles with their planes, and which plane a page is."""
+    """An open container, its tiles with their planes, and which plane a page is.
+
+    Attributes
+    ----------
+    places : Sequence[tuple[int, int, int]]
+        (tile, channel, z) of each page.
+    """
 
     container: Container
     images: Sequence[OmeImage]
     places: Sequence[tuple[int, int, int]]
-    """(tile, channel, z) of each page."""
 
 
 def is_container(path: str | Path) -> bool:
