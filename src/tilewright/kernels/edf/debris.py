@@ -128,14 +128,9 @@ def subtract_debris(
             slice(max(s.start - REACH_PX, 0), min(s.stop + REACH_PX, n))
             for s, n in zip((y, x), top.shape, strict=True)
         )
-        source = np.zeros([s.stop - s.start for s in wide], np.float32)
-        source[
-            tuple(
-                slice(s.start - w.start, s.stop - w.start)
-                for s, w in zip((y, x), wide, strict=True)
-            )
-        ] = core * part[plane]
-        light[:, *wide] = _rest(light[:, *wide], saturated[:, *wide], source, plane, model)
+        source = np.zeros(top.shape, np.float32)
+        source[y, x] = core * part[plane]
+        light[:, *wide] = _rest(light[:, *wide], saturated[:, *wide], source[wide], plane, model)
     out = stack.copy()
     counts = np.maximum(light + np.float32(model.pedestal_counts), 0)
     out[model.planes] = np.rint(counts) if out.dtype.kind in "ui" else counts

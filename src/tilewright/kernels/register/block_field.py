@@ -63,23 +63,26 @@ def fit_field(
     design = np.append((points_px - centre) / spread, np.ones((*known.shape, 1)), axis=-1)
     expected = _neighbours_medians(shift, precision)
     precision = precision / _variance_factor(((shift - expected) ** 2).sum(axis=0), precision)
-    narrowest = _WINDOWS[-1]
     for step, scale in enumerate(_SCALES, 1):
         residual2 = ((shift - expected) ** 2).sum(axis=0) * precision / 2.0
         weight = known * (scale**2 / (scale**2 + residual2)) ** 2
-        root = np.sqrt(weight * precision)[..., None]
-        # What few blocks, or blocks on one line, do not tell of the map is 0.
-        plane = np.linalg.lstsq(
-            (root * design).reshape(-1, 3), (root * shift.transpose(1, 2, 0)).reshape(-1, 2), 0.1
-        )[0]
+        plane = _plane(design, shift, weight * precision)
         expected = (design @ plane).transpose(2, 0, 1)
-        rest = shift - expected
-        if step == len(_SCALES):
-            narrowest = _best_predicting(rest, weight * precision)
+        rest, last = shift - expected, step == len(_SCALES)
+        narrowest = _best_predicting(rest, weight * precision) if last else _WINDOWS[-1]
         field = _smooth(rest, weight * precision, narrowest)
         expected = expected + field
     linear = plane[:2].T / spread
     return np.column_stack([linear, plane[2] - linear @ centre]), field, weight
+
+
+def _plane(design: Floats, shift: Floats, precision: Floats) -> Floats:
+    """Return the (3, 2) plane of least squares through shifts (2, gy, gx)."""
+    root = np.sqrt(precision)[..., None]
+    left, right = root * design, root * shift.transpose(1, 2, 0)
+    # What few blocks, or blocks on one line, do not tell of the map is 0.
+    plane = np.linalg.lstsq(left.reshape(-1, 3), right.reshape(-1, 2), 0.1)[0]
+    return np.asarray(plane, np.float64)
 
 
 def _variance_factor(residual2: Floats, precision: Floats) -> float:

@@ -54,9 +54,8 @@ def assess(
           cycles
         - ``places``: where each of them is worst, (y, x) in px of the reference
     """
-    step = block_px // 4
     search = LostTissueSearch(backend, reference.size(FACTOR))
-    pass_ = Pass(FACTOR, step, offset=step // 2, halo_px=HALO_PX)
+    pass_ = Pass(FACTOR, block_px // 4, offset=block_px // 8, halo_px=HALO_PX)
     grid = measure_blocks(
         backend, reference, moving, transform, pass_, "quality", observe=search.observe
     )

@@ -7,7 +7,7 @@ each image and the cells in work, whatever the size of the images.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -128,28 +128,17 @@ def measure_blocks(
         return _measure_cell(inner, reference, moving, transform, pass_, cell, observe)
 
     fields: dict[str, NDArray[np.float64]] = {}
-    results = tqdm(_in_order(one, cells, backend.workers), name, len(cells), False, mininterval=5)
-    for cell, blocks in zip(cells, results, strict=True):
-        for key in ("shift_px", "score", "chance", "variance_px2", "energy"):
-            values = getattr(blocks, key)
-            whole = fields.setdefault(key, np.full((*grid, *values.shape[1:]), np.nan))
-            target = whole[cell]
-            whole[cell] = values.reshape(target.shape)
+    with ThreadPoolExecutor(backend.workers) as pool:
+        results = tqdm(pool.map(one, cells), name, len(cells), False, mininterval=5)
+        for cell, blocks in zip(cells, results, strict=True):
+            for key, values in vars(blocks).items():
+                whole = fields.setdefault(key, np.full((*grid, *values.shape[1:]), np.nan))
+                whole[cell] = values.reshape(whole[cell].shape)
     flat = {key: whole.reshape(-1, *whole.shape[2:]) for key, whole in fields.items()}
     flat["shift_px"] = flat["shift_px"] * pass_.factor
     flat["variance_px2"] = flat["variance_px2"] * pass_.factor**2
     origin_px, spacing_px = pass_.factor * pass_.offset - 0.5, float(pass_.factor * pass_.step)
     return BlockGrid(grid, origin_px, spacing_px, BlockShifts(**flat))
-
-
-def _in_order(
-    work: Callable[[Region], BlockShifts], cells: list[Region], workers: int
-) -> Iterator[BlockShifts]:
-    if workers == 1:
-        yield from map(work, cells)
-        return
-    with ThreadPoolExecutor(workers) as pool:
-        yield from pool.map(work, cells)
 
 
 def _measure_cell(
