@@ -14,8 +14,7 @@ from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.rules import RULES, DataSize
 from tilewright.config.settings import Settings
-from tilewright.io.formats import read_images
-from tilewright.io.formats.stitched import lossy_warnings
+from tilewright.io.inputs.raw_headers import pixel_doubts
 from tilewright.runtime.text import count, few
 
 #: Blosc and deflate leave about three quarters of 16-bit counts; less of empty ground.
@@ -52,13 +51,19 @@ def run_warnings(
     found = [check_space(*need, Path(layout.results))]
     if models:
         found.append(check_memory(models, rules_of(settings)))
-    if settings.stitched:
-        for sample in experiment.samples.values():
-            located = read_images("stitched", sample.raw_dir) or []
-            found += [f"{one}; export the images without JPEG" for one in lossy_warnings(located)]
-    else:
+    found += pixel_doubts(first_files(experiment, manifest_of))
+    if not settings.stitched:
         found.append(check_depths(channel_depths(experiment, manifest_of)))
     return [*filter(None, found)]
+
+
+def first_files(experiment: Experiment, manifest_of: ManifestOf) -> list[str]:
+    """Return a raw file of each sample and cycle: one microscope saves all of a cycle alike."""
+    return [
+        str(sample.raw_dir.resolve() / manifest_of(name, cycle).rows[0].path)
+        for name, sample in experiment.samples.items()
+        for cycle in experiment.cycles
+    ]
 
 
 def channel_depths(experiment: Experiment, manifest_of: ManifestOf) -> dict[int, dict[str, int]]:

@@ -318,7 +318,7 @@ BEAD[2, 4, 4] = 1
         ({"flat": ONES * 0}, "holds values of 0 or less"),
         ({"flat": ONES, "dark": ONES * np.nan}, "finite values"),
         ({"flat": ONES, "dark": -ONES}, "median of -1 counts"),
-        ({"flat": b"no TIFF"}, "cannot be read"),
+        ({"flat": b"no TIFF"}, "is no TIFF; copy it again"),
         ({"psf": BEAD}, None),
         ({"psf": BEAD * 0}, "the PSF image is empty"),
         ({"psf": BEAD[2]}, "give a stack (z, y, x) of a bead"),

@@ -9,12 +9,11 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from tilewright.errors import RawDataError
 from tilewright.io.formats.common import TIFF, file_identity, find_files, raw_file_errors
-from tilewright.io.formats.located_images import LocatedImage, known_channels
+from tilewright.io.formats.located_images import known_channels
 from tilewright.io.formats.tile_files import describe
 from tilewright.io.numbers import positive
 from tilewright.io.tiff.headers import PIXEL_TYPES, PageHeader, RawHeader, headers_of, pixel_problem
@@ -33,7 +32,6 @@ _LARGEST_PIECE_MB = 256
 #: Of an image's area, from which another image in its file cannot be a label or thumbnail.
 _LARGE_SERIES_SHARE = 1 / 3
 _US_TO_MS = 1e-3
-_JPEG = (6, 7, 33007, 34892)
 
 
 class StitchedImage(NamedTuple):
@@ -54,21 +52,6 @@ class StitchedImage(NamedTuple):
 def read_images(path: str) -> list[OmeImage]:
     """Return the image of a file, as :func:`read_image`."""
     return [read_image(path).image]
-
-
-def lossy_warnings(located: Sequence[LocatedImage]) -> list[str]:
-    """Return a warning for images whose pixels are compressed with loss."""
-    names = [
-        Path(path).name
-        for _, path, image in located
-        if headers_of(path)[image.planes[0].page].compression in _JPEG
-    ]
-    if not names:
-        return []
-    return [
-        f"{', '.join(names)}: pixels are compressed as JPEG, which has lost weak signal and adds "
-        "squares of 8 px; export without loss if you can"
-    ]
 
 
 def is_stitched(raw_dir: str) -> bool:
