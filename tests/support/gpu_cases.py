@@ -11,7 +11,6 @@ from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.deconvolve.blur import Blur
 from tilewright.kernels.deconvolve.psf import Optics, gibson_lanni
 from tilewright.kernels.deconvolve.richardson_lucy import RichardsonLucy, scene_margin
-from tilewright.kernels.deconvolve.thinning import choose_iterations, measure_camera
 from tilewright.kernels.edf.channel_model import (
     FINE,
     ChannelModel,
@@ -69,7 +68,7 @@ def cases(backend: Backend, px: int, planes: int) -> Iterator[Case]:
     """Yield all kernels in the order of the workflow, with their data on the backend."""
     counts = tissue(px, planes)
     yield _fuse(backend, counts)
-    yield from _deconvolution(backend, counts)
+    yield _deconvolution(backend, counts)
     yield from _in_focus_plane(backend, counts)
     yield from _registration(backend, counts[planes // 2])
 
@@ -89,7 +88,7 @@ def _fuse(backend: Backend, counts: Any) -> Case:
     return Case("fuse 4 tiles", run)
 
 
-def _deconvolution(backend: Backend, counts: Any) -> Iterator[Case]:
+def _deconvolution(backend: Backend, counts: Any) -> Case:
     planes = len(counts)
     psf = gibson_lanni(OPTICS, VOXEL_UM, 2 * planes - 1, max_lateral_px=65)
     margin = scene_margin(planes, VOXEL_UM[0])
@@ -100,14 +99,7 @@ def _deconvolution(backend: Backend, counts: Any) -> Iterator[Case]:
         solver.iterate()
         return solver.estimate
 
-    part, small_psf = counts[:, :128, :128], psf[:, 16:-16, 16:-16]
-
-    def thin() -> Any:
-        camera = measure_camera(backend, part, PEDESTAL)
-        return np.array(choose_iterations(backend, part, small_psf, camera, margin=margin).held_out)
-
-    yield Case("Richardson-Lucy, one iteration", iterate)
-    yield Case("iterations by thinning", thin)
+    return Case("Richardson-Lucy, one iteration", iterate)
 
 
 def wiener_of(counts: Any, backend: Backend) -> tuple[ChannelModel, WienerPlane]:
