@@ -25,7 +25,7 @@ _PACKAGE = "tilewright.kernels.tile_positions"
 _NAMES = {
     "overlap_strips": "MIN_OVERLAP_PX _WIDEST",
     "displacements": "SIGMAS_PX _ENOUGH _WIDEST _PROBES SMOOTH_PX _FLAT_PX2",
-    "strip_correlation": "MIN_OVERLAP_PX _FLAT _NEWTON_STEPS _TAPER_PX",
+    "strip_correlation": "MIN_FILTERED_PX _FLAT _NEWTON_STEPS _TAPER_PX",
     "false_match": "_TAIL _PRIOR_PEAKS _OBJECT_PX _LARGE_OBJECT _CAUTION _ABOVE_ALL LEAST",
     "position_solve": "FALSE_MATCH_PROBABILITY _SKEW _OVERCONFIDENCE _PRIOR_RESIDUALS "
     "_STAGE_PRIOR _ROUNDS",

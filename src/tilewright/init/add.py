@@ -13,7 +13,7 @@ from tilewright.config.experiment import Experiment
 from tilewright.config.load import read_experiment
 from tilewright.config.tables import Places, cycles_text, read_tiles
 from tilewright.errors import ConfigError
-from tilewright.init.metadata import read_metadata
+from tilewright.init.metadata import fill_emission, read_metadata, stack_depth
 from tilewright.init.place_tiles import Key, place_tiles
 from tilewright.init.recognise import RawFolder
 from tilewright.init.samples import Sample, add_rows_of, notes_of_tiles, tile_sets
@@ -70,7 +70,9 @@ def _add_markers(experiment: Experiment) -> tuple[list[str], list[str]]:
         names = {channel.marker for channel in experiment.table}
         if taken := [one.marker for one in found.markers if one.marker in names]:
             lines.append(f"warning: {few(taken)} in {path.name} twice; rename one")
-        gaps += marker_gaps(found, 1, _count_rows(text) + 1)
+        if (depth := stack_depth(planes)) > 1:
+            fill_emission(found)
+        gaps += marker_gaps(found, depth, _count_rows(text) + 1)
         text = _with_rows(text, [marker_row(marker) for marker in found.markers])
         lines.append(f"{path.name}: {len(found.markers)} rows of {cycles_text(sorted(new))}")
         listed |= new

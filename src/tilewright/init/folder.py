@@ -10,7 +10,7 @@ from pathlib import Path
 from tilewright.config.consistency import check_apart
 from tilewright.config.tables import TILE_COLUMNS
 from tilewright.errors import ConfigError
-from tilewright.init.metadata import Metadata, fill_emission, read_metadata
+from tilewright.init.metadata import Metadata, fill_emission, read_metadata, stack_depth
 from tilewright.init.notes import Notes
 from tilewright.init.place_tiles import place_tiles
 from tilewright.init.recognise import RawFolder, recognise, tables
@@ -32,8 +32,7 @@ from tilewright.init.write import (
     samples_text,
 )
 from tilewright.installed import shipped
-from tilewright.io.formats.common import RawPlane
-from tilewright.io.inputs.raw_headers import pixel_doubts, read_headers
+from tilewright.io.inputs.raw_headers import pixel_doubts
 from tilewright.runtime.files import csv_text, write_text_atomic
 from tilewright.runtime.text import count, few, printable
 
@@ -143,7 +142,7 @@ def _texts(
     recognised: RawFolder, output: Path, options: GridOptions
 ) -> tuple[dict[str, str], Notes]:
     """Return the text of every file of an experiment by its name, and what was found."""
-    metadata, planes = read_metadata(recognised), _depth(recognised.planes)
+    metadata, planes = read_metadata(recognised), stack_depth(recognised.planes)
     if planes > 1:  # a single one is not deconvolved
         fill_emission(metadata)
     samples = region_samples(recognised.folder, {plane.region for plane in recognised.planes})
@@ -207,16 +206,6 @@ def _relative(folder: Path, output: Path) -> Path:
     """Return a folder from another; as it is where they share none that could be moved."""
     apart = os.path.commonpath([folder, output]) == "/"
     return folder if apart else Path(os.path.relpath(folder, output))
-
-
-def _depth(planes: list[RawPlane]) -> int:
-    """Return the number of z-planes; without a z in names, the pages of the deepest first file."""
-    deepest = max((plane.z for plane in planes if plane.z is not None), default=None)
-    if deepest is not None:
-        return deepest + 1
-    first = {(plane.cycle, plane.channel): plane.path for plane in reversed(planes)}
-    headers = read_headers(dict.fromkeys(first.values(), 1)).values()
-    return max(1, *(header.pages for header in headers))
 
 
 def _findings(recognised: RawFolder, metadata: Metadata, planes: int) -> list[str]:

@@ -21,6 +21,7 @@ from tilewright.io.inputs.codex_metadata import (
     parse_exposure_times,
     unique_names,
 )
+from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.text_file import read_text
 from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage
 from tilewright.runtime.text import few, printable
@@ -126,6 +127,16 @@ def _of_files(
         names = ", ".join(f"{cycle} = {name}" for cycle, name in files)
         notes.findings.append(f"one file per cycle: {names}")
     return known
+
+
+def stack_depth(planes: Sequence[RawPlane]) -> int:
+    """Return the number of z-planes; without a z in names, the pages of the deepest first file."""
+    deepest = max((plane.z for plane in planes if plane.z is not None), default=None)
+    if deepest is not None:
+        return deepest + 1
+    first = {(plane.cycle, plane.channel): plane.path for plane in reversed(planes)}
+    headers = read_headers(dict.fromkeys(first.values(), 1)).values()
+    return max(1, *(header.pages for header in headers))
 
 
 def fill_emission(metadata: Metadata) -> None:

@@ -122,13 +122,12 @@ def fit_flat(
         if iteration >= _OVERLAPS_FIRST or not len(cells):
             data += tile_information(images, mean, tells_offset=not len(cells))
         posterior, before = _with_likeliest_prior(data, offset), mean
-        mean = posterior.mean()
-        mean[-1] = np.clip(mean[-1], 0.0, max(offset[0] + 2.0 * offset[1], 0.0))
+        mean = _possible_mean(posterior, offset)
         moved, counts = np.linalg.norm((mean - before)[:-1]), abs(mean[-1] - before[-1])
         if iteration > _OVERLAPS_FIRST and moved < _CONVERGED and counts < _CONVERGED_COUNTS:
             break
     compared = differences(cells, mean[:-1], mean[-1], robust=True)
-    held_out = compared.rms(_held_out(compared, parts, fold, posterior))
+    held_out = compared.rms(_held_out(compared, parts, fold, posterior, offset))
     covariance: Floats = np.asarray(np.linalg.inv(posterior.matrix), np.float64)
     return FlatFit(mean[:-1], float(mean[-1]), covariance, compared, held_out)
 
@@ -151,14 +150,25 @@ def _with_likeliest_prior(data: InformationForm, offset: tuple[float, float]) ->
     return chosen
 
 
+def _possible_mean(posterior: InformationForm, offset: tuple[float, float]) -> Floats:
+    """Return the mean, its offset from 0 to two standard deviations above the prior's."""
+    mean = posterior.mean()
+    mean[-1] = np.clip(mean[-1], 0.0, max(offset[0] + 2.0 * offset[1], 0.0))
+    return mean
+
+
 def _held_out(
-    compared: Differences, parts: list[InformationForm], fold: Ints, posterior: InformationForm
+    compared: Differences,
+    parts: list[InformationForm],
+    fold: Ints,
+    posterior: InformationForm,
+    offset: tuple[float, float],
 ) -> Floats:
     """Relative difference of each cell under a fit without its fold of edges."""
     relative = np.zeros(len(fold))
     for k, part in enumerate(parts):
         inside = np.flatnonzero(fold == k)
-        mean = (posterior - part).mean()
+        mean = _possible_mean(posterior - part, offset)
         cells = compared.cells.take(inside)
         flat = [np.exp(log_flat(mean[:-1], p)) for p in (cells.place_first, cells.place_second)]
         relative[inside] = relative_difference(cells, flat[0], flat[1], mean[-1])

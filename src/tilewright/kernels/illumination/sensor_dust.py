@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tilewright.kernels.backend import Floats
+from tilewright.kernels.noise import MEDIAN_CHI2
 
 #: Side of the local mean, and of the square in which a tile is even or not, as parts of the tile's:
 #: the widest dust, 60 px of 1024, fills a fifth of the first.
@@ -55,6 +56,10 @@ class SensorDust(NamedTuple):
 def dust_sums(images: NDArray[np.float32]) -> NDArray[np.float32]:
     """Return what tiles (n, y, x) of raw counts say of dust: sums float32 (groups, 7, y, x).
 
+    Each group holds a part of the tiles. The seven are weighted sums of the deviation from the
+    local mean times that mean, the deviation, the squared mean, the mean and 1, then of the
+    variance and of the squared weights.
+
     >>> dust_sums(np.full((2, 32, 32), 500.0, np.float32)).shape
     (5, 7, 32, 32)
     """
@@ -62,16 +67,19 @@ def dust_sums(images: NDArray[np.float32]) -> NDArray[np.float32]:
     for k, image in enumerate(images):
         # A hot pixel would raise the local mean all around.
         counts = ndimage.median_filter(image, 3)
-        level = np.maximum(_mean(counts, _MEAN), 1e-3)
-        beside = counts - level
-        uneven = _mean((beside / level) ** 2, _EVEN)
+        local_mean = np.maximum(_box_mean(counts, _MEAN), 1e-3)
+        deviation = counts - local_mean
+        uneven = _box_mean((deviation / local_mean) ** 2, _EVEN)
         # Saturated places are even, but show nothing.
         least = float(np.percentile(uneven[::4, ::4], 10))
         if least <= 0:
             continue
-        weight = 1 / (level * (uneven + least)) ** 2
-        power = weight * level**2
-        terms = (beside * level, beside, level**2, level, np.ones_like(level))
+        weight = 1 / (local_mean * (uneven + least)) ** 2
+        power = weight * local_mean**2
+        terms = (
+            *(deviation * local_mean, deviation, local_mean**2),
+            *(local_mean, np.ones_like(local_mean)),
+        )
         sums[k % _GROUPS] += [*(weight * term for term in terms), power**2 * uneven, power**2]
     return sums
 
@@ -102,40 +110,40 @@ def find_dust(sums: NDArray[np.float32], offset_counts: float) -> SensorDust | N
     parts = (by_level - offset_counts * plain) / power
     # Even places lie beside bright objects, so they are darker than their local mean everywhere.
     parts -= np.median(parts, axis=(1, 2), keepdims=True)
-    beside = (power * parts).sum(axis=0) / power.sum(axis=0)
-    beside -= np.median(beside)
+    deviation = (power * parts).sum(axis=0) / power.sum(axis=0)
+    deviation -= np.median(deviation)
     tiles = square.sum(axis=0) ** 2 / np.maximum(squares.sum(axis=0), 1e-30)
-    error = _standard_error(power, parts, beside, variance * power / np.maximum(square, 1e-9))
-    sigma = np.where(beside < 0, -beside, 0) / error
-    agree = (parts < beside / 2).sum(axis=0) >= _GROUPS - 1
+    error = _standard_error(power, parts, deviation, variance * power / np.maximum(square, 1e-9))
+    sigma = np.where(deviation < 0, -deviation, 0) / error
+    agree = (parts < deviation / 2).sum(axis=0) >= _GROUPS - 1
     sigma[~agree | (tiles < _LEAST_TILES)] = 0
-    deep = (beside < -_LEAST) & (sigma > _SIGMA)
+    deep = (deviation < -_LEAST) & (sigma > _SIGMA)
     shown = ndimage.binary_propagation(deep, mask=sigma > _EDGE_SIGMA)
     if not shown.any():
         return None
-    gain = beside
+    gain = deviation
     for _ in range(_STEPS):
-        gain = np.where(shown, beside + _mean(np.where(shown, gain, 0.0), _MEAN), 0.0)
+        gain = np.where(shown, deviation + _box_mean(np.where(shown, gain, 0.0), _MEAN), 0.0)
     rest = float(np.sqrt(np.mean(np.where(shown, error, 0.0) ** 2)))
     return SensorDust(np.clip(1.0 + gain, 0.05, 1.0), rest, float(shown.mean()))
 
 
-def _standard_error(power: Floats, parts: Floats, beside: Floats, variance: Floats) -> Floats:
-    """Return the standard error of what lies beside the mean, by how uneven tiles are.
+def _standard_error(power: Floats, parts: Floats, deviation: Floats, variance: Floats) -> Floats:
+    """Return the standard error of the deviation from the local mean, by how uneven tiles are.
 
     Raised to the scatter of the groups, over the tile and around each pixel.
     """
     total = power.sum(axis=0)
     expected = variance / power**2
     lost = _GROUPS / (_GROUPS - 1)
-    ratio = (parts - beside) ** 2 / np.maximum(expected, 1e-30)
-    raised = float(np.median(ratio)) / 0.4549 * lost
-    scatter = _mean((power**2 * (parts - beside) ** 2).sum(axis=0) / total**2, _EVEN) * lost
+    ratio = (parts - deviation) ** 2 / np.maximum(expected, 1e-30)
+    raised = float(np.median(ratio)) / MEDIAN_CHI2 * lost
+    scatter = _box_mean((power**2 * (parts - deviation) ** 2).sum(axis=0) / total**2, _EVEN) * lost
     model = raised * (power**2 * expected).sum(axis=0) / total**2
     return np.asarray(np.sqrt(np.maximum(np.maximum(scatter, model), 1e-12)))
 
 
-def _mean(image: NDArray[Any], part: float) -> NDArray[Any]:
+def _box_mean(image: NDArray[Any], part: float) -> NDArray[Any]:
     """Return the mean of squares of this part of the image's side around each pixel."""
     size = 2 * round(max(image.shape) * part / 2) + 1
     return np.asarray(ndimage.uniform_filter(image, size, mode="nearest"))

@@ -95,7 +95,8 @@ def solve_positions(
     overlaps : Overlaps
         Measured displacements.
     max_shift_px : float
-        Stage tolerance, the prior where there are fewer than three edges.
+        Stage tolerance per axis: the prior of the stage's spread (alone up to three accepted edges)
+        and of its backlash.
     false_match_probability : float
         Displacements that are false with at most this probability are accepted.
 

@@ -27,8 +27,9 @@ _PAIRS = 16
 _SLANTS = (-0.4, -0.2, 0.2, 0.4)
 #: Part of a side from which tiles are neighbours: nearer ones are one position imaged twice.
 _NEAREST = 0.05
-#: The same of a match that contradicts another direction, and of one or two that count alone: the
-#: only overlap with tissue of 38 x 192 px has 0.39, two tiles of different tissue up to 0.3.
+#: Clearness (as :data:`.neighbour_pairs.CLEAR`) from which a match contradicts another direction,
+#: and from which one or two count alone: the only overlap with tissue of 38 x 192 px has 0.39, two
+#: tiles of different tissue up to 0.3.
 _SURE, ALONE = 0.4, 0.35
 #: Pairs, and share of matches among them, at the stated overlap from which no other direction is
 #: tried.

@@ -32,7 +32,7 @@ STRIDE = 2
 #: Pixels that two strips must share along each axis; what their NCC means follows from its
 #: false-match probability. With 5 the true shift of a 6 % overlap of 256 px tiles was often not
 #: searched.
-MIN_OVERLAP_PX = 3
+MIN_FILTERED_PX = 3
 #: Mean square of a filtered strip, counts², below which it holds rounding errors only.
 _FLAT = 1e-12
 _NEWTON_STEPS = 3
@@ -241,7 +241,7 @@ def _correlation(
     energy = np.sqrt(_energy(a, along, across) * _energy(b, -along, -across))
     known = energy > _FLAT * a.size
     sides = ((n, n - np.abs(s)) for n, s in zip(a.shape, shifts, strict=True))
-    part = np.outer(*(np.where(side >= MIN_OVERLAP_PX, side / n, 0.0) for n, side in sides))
+    part = np.outer(*(np.where(side >= MIN_FILTERED_PX, side / n, 0.0) for n, side in sides))
     return np.where(known, product / np.where(known, energy, 1.0), 0.0), part
 
 

@@ -33,6 +33,8 @@ class GridVotes(NamedTuple):
 
     Attributes
     ----------
+    rows, cols : int
+        Size of the grid.
     layout : str
         One of :data:`~tilewright.kernels.tile_positions.tile_order.LAYOUTS`.
     places : int64 (n, 2)
@@ -138,12 +140,11 @@ def _votes(pairs: Ints, label: Ints, textured: Bools, places: Ints) -> tuple[int
     """Return how many pairs speak for places, against them, and are compared."""
     steps = np.array([np.eye(2, dtype=np.int64)[axis] * sign for axis, sign in _DIRECTIONS])
     alike = (places[pairs[:, 1]] - places[pairs[:, 0]])[:, None] == steps
-    told = np.where(alike.all(axis=2).any(axis=1), alike.all(axis=2).argmax(axis=1), -1)
-    seen = label >= 0
-    compared = (seen | textured[pairs].all(axis=1)) & (seen | (told >= 0))
-    return int((seen & (told == label)).sum()), int((seen & (told != label)).sum()), int(
-        compared.sum()
-    )  # fmt: skip
+    predicted = np.where(alike.all(axis=2).any(axis=1), alike.all(axis=2).argmax(axis=1), -1)
+    clear = label >= 0
+    compared = (clear | textured[pairs].all(axis=1)) & (clear | (predicted >= 0))
+    agreeing, against = clear & (predicted == label), clear & (predicted != label)
+    return int(agreeing.sum()), int(against.sum()), int(compared.sum())
 
 
 def _beside(places: Ints, strength: Floats) -> Ints:

@@ -41,16 +41,6 @@ def tile_places(layout: str, rows: int, cols: int) -> list[tuple[int, int]]:
     return places
 
 
-def factor_pairs(count: int) -> list[tuple[int, int]]:
-    """Return every (rows, cols) whose product is ``count``, squarest first.
-
-    >>> factor_pairs(6)
-    [(2, 3), (3, 2), (1, 6), (6, 1)]
-    """
-    pairs = [(rows, count // rows) for rows in range(1, count + 1) if count % rows == 0]
-    return sorted(pairs, key=lambda pair: (max(pair), pair[0]))
-
-
 def grid_places(
     positions_px: Sequence[tuple[float, float]], tile_shape_px: tuple[int, int]
 ) -> list[tuple[int, int]]:

@@ -25,8 +25,8 @@ _MOST_PADDING = 0.25
 _LEAST_CELLS = 4
 #: Share of the channel's bright cells from which a cell has light enough for a ratio.
 _CELL_LIGHT = 0.2
-#: Brightness below this share of the other's counts as so much: of no light at all a ratio would
-#: be of any size, or of none where the camera offset is a count too high.
+#: Floor of the fainter brightness as a share of the brighter one, so that a dark tile has a finite
+#: ratio, 20 at most.
 DARKEST = 0.05
 
 
@@ -50,7 +50,7 @@ class Overlap:
 
     @property
     def unlike(self) -> bool:
-        """Whether both tiles clearly show something else."""
+        """Whether both tiles clearly show different places."""
         return self.textured and self.agreement.ncc < _UNLIKE * self.agreement.expected
 
 
@@ -119,20 +119,20 @@ def tile_brightness(
     """Return the log of each tile's brightness over its neighbours', the median of overlaps.
 
     Overlaps in which tiles show different places (``unlike``) do not count. A cell must have a
-    fifth of the light of the channel's bright cells: on glass, a small error of the camera's offset
-    would do for a ratio.
+    fifth of the light of the channel's bright cells: on bare glass the ratio would measure the
+    error of the camera offset.
     """
-    apart = {tuple(sorted(pair)) for pair in unlike}
-    same = np.array([tuple(pair) not in apart for pair in measures.pairs.tolist()], np.bool_)
+    excluded = {tuple(sorted(pair)) for pair in unlike}
+    same = np.array([tuple(pair) not in excluded for pair in measures.pairs.tolist()], np.bool_)
     cells = measures.every_cell
     cells = cells.take(same[cells.edge])
     dark, flat = cells.sampled(illumination.dark), cells.sampled(illumination.flat)
     sides = (cells.first - dark[0]) / flat[0], (cells.second - dark[1]) / flat[1]
     dim, bright = np.sort(sides, axis=0)
-    light = (dim + bright) / 2
-    lit = (bright > 0) & (light >= _CELL_LIGHT * np.percentile(light, 98)) if len(cells) else []
-    size = np.log(bright[lit] / np.maximum(dim, DARKEST * bright)[lit])
-    ratio, edge = np.where(sides[0] < sides[1], -1.0, 1.0)[lit] * size, cells.edge[lit]
+    mean = (dim + bright) / 2
+    clear = (bright > 0) & (mean >= _CELL_LIGHT * np.percentile(mean, 98)) if len(cells) else []
+    size = np.log(bright[clear] / np.maximum(dim, DARKEST * bright)[clear])
+    ratio, edge = np.where(sides[0] < sides[1], -1.0, 1.0)[clear] * size, cells.edge[clear]
     ratios: dict[int, list[float]] = {}
     for number in np.unique(edge).tolist():
         own = ratio[edge == number]

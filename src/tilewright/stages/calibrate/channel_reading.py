@@ -23,6 +23,7 @@ from tilewright.kernels.camera_defects import (
     CameraDefects,
     find_defects,
 )
+from tilewright.kernels.camera_lines import remove_lines
 from tilewright.kernels.padding import fill, padding
 from tilewright.kernels.tile_positions.displacements import Strips, flatten
 from tilewright.kernels.tile_positions.overlap_strips import StripPlan
@@ -117,6 +118,7 @@ def read_channel(
                 for i in range(len(plan.pairs)):
                     strips[i] = repair(strips[i])
             flatten(strips)
+            remove_lines(strips)
     return ChannelReading(
         firsts,
         seconds,

@@ -76,8 +76,9 @@ def calibrate(
 ) -> Calibration:
     """Calibrate the channels of one cycle of a scan.
 
-    Parameters without a line here are keys of the configuration, see
-    :mod:`tilewright.config.settings`; None is ``auto``.
+    ``max_shift_px``, ``false_match_probability``, ``method``, ``offset_counts`` and
+    ``saturation_counts`` are keys of the configuration, see :mod:`tilewright.config.settings`; None
+    is ``auto``.
 
     Parameters
     ----------
@@ -86,7 +87,9 @@ def calibrate(
     reference : int
         The channel by which tiles are placed.
     files : sequence of (path or None, path or None)
-        See :func:`~tilewright.stages.illumination.estimate.estimate_channels`.
+        For each channel the flat-field and dark-field TIFF of method ``file``.
+    workers : int
+        Threads.
     planes : int
         How many evenly spaced z-planes are read.
     scratch : Path, optional

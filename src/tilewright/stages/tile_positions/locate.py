@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 from tqdm import tqdm
 
 from tilewright.io.results.positions import Edges, Positions, write_table, write_tile_configuration
-from tilewright.kernels.camera_lines import remove_lines
 from tilewright.kernels.tile_positions.displacements import (
     Overlaps,
     Strips,
@@ -68,8 +67,7 @@ def locate(
     plans : sequence of StripPlan
         Their overlaps.
     firsts, seconds : sequence of Strips, each (m, y, x)
-        Strips of tiles a and b of every plan, evenly lit; the camera's lines are taken off in
-        place.
+        Strips of tiles a and b of every plan, evenly lit, without the camera's lines.
     sigma_px : float, optional
         Width of the LoG; None is chosen.
     false_match_probability : float
@@ -77,8 +75,6 @@ def locate(
     workers : int
         Threads that share the strips.
     """
-    for strips in (*firsts, *seconds):
-        remove_lines(strips)
     sigma = choose_sigma(plans, firsts, seconds) if sigma_px is None else sigma_px
     total = sum(len(plan.pairs) for plan in plans)
     with tqdm(desc="calibrate: correlate", total=total, mininterval=5) as bar:
