@@ -1,6 +1,7 @@
 """What ``init --add`` adds, and pieces of tissue, positions imaged twice, a folder moved."""
 
 import csv
+import itertools
 import json
 from collections.abc import Sequence
 from pathlib import Path
@@ -34,14 +35,20 @@ from tilewright.kernels.tile_positions.tile_order import tile_places
 
 
 def write_cycle(
-    raw: Path, cycle: int, layout: str = "snake_right_down", rows: int = 2, cols: int = 3
+    raw: Path,
+    cycle: int,
+    layout: str = "snake_right_down",
+    rows: int = 2,
+    cols: int = 3,
+    planes: int = 1,
 ) -> None:
     tiles = specimen_tiles(rows, cols)
     folder = raw / f"cyc{cycle:03}_reg001"
     folder.mkdir(parents=True, exist_ok=True)
     for number, place in enumerate(tile_places(layout, rows, cols), start=1):
-        for channel in (1, 2):
-            tifffile.imwrite(folder / f"1_{number:05}_Z001_CH{channel}.tif", tiles[place])
+        for channel, z in itertools.product((1, 2), range(1, planes + 1)):
+            name = f"1_{number:05}_Z{z:03}_CH{channel}.tif"
+            tifffile.imwrite(folder / name, tiles[place])
 
 
 @pytest.fixture
@@ -79,6 +86,26 @@ def test_a_new_cycle_gets_rows_and_the_others_stay_byte_for_byte(raw: Path, layo
     assert list(grid_of(rows, 2).values()) == tile_places(layout, 2, 3)
     assert add_new(result.config, GridOptions()).startswith("every tile of the raw folders")
     assert result.tiles.read_bytes() == written
+
+
+def test_a_new_cycle_of_stacks_has_the_emission_of_its_dyes_and_asks_for_the_others(
+    tmp_path: Path,
+) -> None:
+    raw = tmp_path / "tonsil"
+    write_cycle(raw, 1, planes=2)
+    (raw / "channelnames.txt").write_text("DAPI\nCD3\nDAPI\nCD8\n")
+    (raw / "experiment.json").write_text(json.dumps({"num_cycles": 2, "num_channels": 2}))
+    result, _ = initiated(raw)
+    completed(result)
+    content = config(result)
+    content["acquisition"]["z_step_um"] = 1.5
+    content["optics"] = {"numerical_aperture": 0.75, "immersion_refractive_index": 1.0}
+    result.config.write_text(yaml.safe_dump(content))
+    result.markers.write_text(result.markers.read_text().replace("CD3,,,", "CD3,,519,"))
+    write_cycle(raw, 2, planes=2)
+    said = add_new(result.config, GridOptions())
+    assert "2,1,DAPI_2,TRUE,461," in result.markers.read_text()
+    assert "row 5: emission_nm of CD8" in said
 
 
 def test_what_the_names_of_a_new_cycle_leave_open_is_asked_first(raw: Path) -> None:
