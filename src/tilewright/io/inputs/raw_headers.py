@@ -4,6 +4,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from tilewright.errors import BrokenTiffError, RawDataError
 from tilewright.io.formats import containers
@@ -18,6 +19,8 @@ from tilewright.io.tiff.metadata import DAMAGE_ERRORS
 
 #: Compressions of TIFF that lose counts.
 _JPEG = (6, 7, 33007, 34892)
+_LOSSY = "pixels are compressed as JPEG, which has lost weak signal; export without"
+_COARSE = "pixels have 8 bits: weak markers have few steps of grey, bright ones clip"
 #: File systems of clusters have a high latency, but answer in parallel.
 _WORKERS = 16
 
@@ -43,17 +46,19 @@ def read_headers(
 
 
 def pixel_doubts(paths: Iterable[str]) -> list[str]:
-    """Return what the pixels of files have lost for good: steps of grey, or weak signal by JPEG."""
-    pages = []
+    """Return what the pixels of files have lost for good: steps of grey, or weak signal by JPEG.
+
+    Each doubt once, with the first file that it is of.
+    """
+    files: dict[str, str] = {}
     for path in paths:
         with contextlib.suppress(BrokenTiffError, OSError):  # which the check of all files names
-            pages += [] if containers.is_container(path) else headers_of(path)[:1]
-    doubts = []
-    if any(page.compression in _JPEG for page in pages):
-        doubts.append("pixels are compressed as JPEG, which has lost weak signal; export without")
-    if any(page.dtype == "uint8" for page in pages):
-        doubts.append("pixels have 8 bits: weak markers have few steps of grey, bright ones clip")
-    return doubts
+            for page in [] if containers.is_container(path) else headers_of(path)[:1]:
+                if page.compression in _JPEG:
+                    files.setdefault(_LOSSY, path)
+                if page.dtype == "uint8":
+                    files.setdefault(_COARSE, path)
+    return [f"{Path(path).name}: {doubt}" for doubt, path in files.items()]
 
 
 def _check(path: str, pages: int, earlier: RawHeader | None) -> RawHeader:
