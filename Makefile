@@ -17,10 +17,12 @@ export PIP_NO_COMPILE = 1
 
 demo: $(VENV)/.installed
 	$(BIN)/tilewright demo --output $(DEMO)
+	@echo "processing it: a minute or two, of which you see the end"
 	$(BIN)/snakemake registration qc --configfile config/demo.yaml --quiet rules progress reason host
 	@echo
 	@echo "image:  $(DEMO)/results/tonsil/registration/tonsil.ome.tif"
 	@echo "report: $(DEMO)/results/report.html"
+	@echo "which markers can be trusted: $(DEMO)/results/trusted_markers.csv"
 
 # The cluster's tests wait most of the time: a third worker keeps two cores busy (a fourth adds 2 min).
 # LONG=1 adds what takes minutes: faults of whole runs, wheels in an environment of their own,
