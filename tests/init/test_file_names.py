@@ -173,6 +173,20 @@ def test_a_file_unlike_most_is_named() -> None:
     assert "move away overview.tif, named unlike most, or give --pattern" in question
 
 
+@pytest.mark.parametrize("side", [2, 3])
+def test_an_overview_beside_the_tiles_makes_no_channel_of_each_tile(side: int) -> None:
+    paths = [
+        f"cycle{cycle}/tile_r{row}_c{col}_{word}.tif"
+        for cycle, row, col, word in itertools.product(
+            (1, 2), range(side), range(side), ("DAPI", "FITC")
+        )
+    ]
+    assert names_of(paths).pattern == "cycle{cycle}/tile_r{row}_c{col}_{channel}.tif"
+    found = names_of([*paths, "cycle1/overview.tif"])
+    assert found.pattern is None
+    assert ("move away cycle1/overview.tif" in found.question) == (side == 3)
+
+
 def test_a_number_beside_words_that_is_not_theirs_is_open() -> None:
     names = names_of([f"c{k}/x{x}_y{y}_{word}.tif" for k in (1, 2) for x in (0, 44) for y in (0, 44)
                       for word in ("DAPI", "CD3")])  # fmt: skip

@@ -313,7 +313,18 @@ def _is_sure(layout: _Layout, files: int) -> bool:
         return False  # positions may be pieces of tissue or tiles
     if "" in fields or not (fields or alone) or not grid or (named and _count(named) != files):
         return False
+    if not fields & {"tile", "row"} and any(map(_counts_files, layout.of("channel"))):
+        return False
     return all(_combine(layout, layout.of(name)) for name in ("channel", "z"))
+
+
+def _counts_files(channel: _Column) -> bool:
+    """Return whether words of a channel are whole names, such as ``r0_c1_DAPI`` and ``r1_c0_DAPI``.
+
+    They are where another file, such as an overview, has no parts like theirs.
+    """
+    forms = Counter(form_of(value) for value in {*channel.values} if _SEPARATORS.search(value))
+    return any("#" in form and count > 1 for form, count in forms.items())
 
 
 def _combine(layout: _Layout, others: Sequence[_Column]) -> bool:
