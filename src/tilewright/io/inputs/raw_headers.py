@@ -11,6 +11,7 @@ from tilewright.io.formats import containers
 from tilewright.io.tiff.headers import (
     PIXEL_TYPES,
     SCALED_TYPE,
+    PageHeader,
     RawHeader,
     headers_of,
     pixel_problem,
@@ -50,15 +51,21 @@ def pixel_doubts(paths: Iterable[str]) -> list[str]:
 
     Each doubt once, with the first file that it is of.
     """
-    files: dict[str, str] = {}
-    for path in paths:
-        with contextlib.suppress(BrokenTiffError, OSError):  # which the check of all files names
-            for page in [] if containers.is_container(path) else headers_of(path)[:1]:
-                if page.compression in _JPEG:
-                    files.setdefault(_LOSSY, path)
-                if page.dtype == "uint8":
-                    files.setdefault(_COARSE, path)
+    paths, files = list(paths), dict[str, str]()
+    with ThreadPoolExecutor(_WORKERS) as pool:
+        for path, page in zip(paths, pool.map(_first_page, paths), strict=True):
+            if page is not None and page.compression in _JPEG:
+                files.setdefault(_LOSSY, path)
+            if page is not None and page.dtype == "uint8":
+                files.setdefault(_COARSE, path)
     return [f"{Path(path).name}: {doubt}" for doubt, path in files.items()]
+
+
+def _first_page(path: str) -> PageHeader | None:
+    """Return the header of a TIFF's first page, None of one that the check of all files names."""
+    with contextlib.suppress(BrokenTiffError, OSError):
+        return None if containers.is_container(path) else next(iter(headers_of(path)), None)
+    return None
 
 
 def _check(path: str, pages: int, earlier: RawHeader | None) -> RawHeader:
