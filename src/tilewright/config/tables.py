@@ -186,7 +186,6 @@ class TileRow:
     use: Annotated[bool, Field(description="1, or 0 to leave the tile out")] = True
 
 
-MARKER_COLUMNS = tuple(field.name for field in fields(Channel))
 TILE_COLUMNS = tuple(field.name for field in fields(TileRow))
 
 #: Tiles by sample and cycle.

@@ -67,15 +67,6 @@ def regions(shape: tuple[int, int], side: int) -> list[Region]:
     return [(y, x) for y in spans(shape[0], side) for x in spans(shape[1], side)]
 
 
-def with_halo(region: Region, halo_px: int, shape: tuple[int, int]) -> Window:
-    """Return the window of a region: with a halo that is cut at the borders of (y, x)."""
-    y, x = (
-        slice(max(span.start - halo_px, 0), min(span.stop + halo_px, size))
-        for span, size in zip(region, shape, strict=True)
-    )
-    return Window(*region, y, x)
-
-
 def tile_windows(shape: tuple[int, int], tile_px: int, halo_px: int) -> list[Window]:
     """Cut (y, x) into equal tiles of at most ``tile_px`` whose windows all have one size.
 
