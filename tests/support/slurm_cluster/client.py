@@ -90,8 +90,9 @@ class Client:
         """Every job since the cluster began, as slurmdbd knows it; one record for each run."""
         if not self.accounting:
             return []
-        # %s: seconds since 1970; without -S, sacct begins at midnight
-        asked = ["sacct", "-a", "-n", "-P", "-D", "-X", "-S", "1970-01-01"]
+        # %s: seconds since 1970. sacct begins at midnight without -S, and with a time of 0, which
+        # 1970-01-01 is in UTC: a run across midnight lost its first jobs.
+        asked = ["sacct", "-a", "-n", "-P", "-D", "-X", "-S", "1970-01-02"]
         asked += [f"--delimiter={DELIMITER}", f"--format={','.join(FIELDS)}"]
         return parse_jobs(self.run(asked, env={"SLURM_TIME_FORMAT": "%s"}).stdout)
 
