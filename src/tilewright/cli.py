@@ -41,11 +41,6 @@ def init(
     overlap: Annotated[
         float | None, typer.Option(min=0, max=0.9, help="Overlap, as a fraction of a tile.")
     ] = None,
-    flip_y: Annotated[bool, typer.Option(help="The stage's y runs upwards.")] = False,
-    flip_x: Annotated[bool, typer.Option(help="The stage's x runs leftwards.")] = False,
-    missing: Annotated[
-        str, typer.Option(help="fill: leave out tiles that lack planes; stop: ask.")
-    ] = "stop",
 ) -> None:
     """Write a configuration and tables for a folder of raw tiles.
 
@@ -56,10 +51,10 @@ def init(
     from tilewright.init.tile_set import GridOptions
     from tilewright.runtime.text import printable
 
-    grid = GridOptions(rows, cols, layout, overlap, flip_y, flip_x, missing == "fill")
+    grid = GridOptions(rows, cols, layout, overlap)
     given = {"RAW_DIR": raw_dir, "--force": force, "--pattern": pattern}
     try:
-        if wrong := _wrong_options(grid, missing, [k for k, value in given.items() if value], add):
+        if wrong := _wrong_options(grid, [k for k, value in given.items() if value], add):
             raise ValueError(wrong)
         if raw_dir is None:
             typer.echo(add_new(output / "config.yaml", grid))
@@ -70,14 +65,12 @@ def init(
     typer.echo(result.summary())
 
 
-def _wrong_options(grid: GridOptions, missing: str, given: list[str], add: bool) -> str:
+def _wrong_options(grid: GridOptions, given: list[str], add: bool) -> str:
     """Return which options of ``init`` are wrong or exclude each other, "" where none does."""
     from tilewright.kernels.tile_positions.tile_order import LAYOUTS
 
     if grid.layout not in (None, *LAYOUTS):
         return f"--layout: choose one of {', '.join(LAYOUTS)}"
-    if missing not in ("stop", "fill"):
-        return "--missing: choose stop or fill"
     if (grid.rows is None) != (grid.cols is None):
         return "give --rows and --cols together"
     if add and given:

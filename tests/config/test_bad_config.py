@@ -192,17 +192,17 @@ def test_all_problems_are_told_at_once(raw: dict[str, Any]) -> None:
     assert not Path("no_1.tif").exists()
 
 
-EMPTY = dict.fromkeys(["acquisition.pixel_um", "acquisition.z_step_um", "optics.depth_um"])
+EMPTY = dict.fromkeys(["acquisition.pixel_um", "optics.depth_um"])
 
 
 @pytest.mark.parametrize(
     ("keys", "line", "problems"),
     [
-        (EMPTY, "", ["'acquisition.pixel_um' is not filled in", "'acquisition.z_step_um' is not fi",
-                     "'optics.depth_um' is not filled in"]),
+        (EMPTY, "", ["'acquisition.pixel_um' is not filled in", "'optics.depth_um' is not fil"]),
         ({"acquisition.pixel_um": None}, "x,1,a,\n", ["'acquisition.pixel_um' is"]),
         ({"optics.numerical_aperture": None}, "x,1,a,\n", ["row 5: cycle 'x' must be a number"]),
         ({"optics.numerical_aperture": None}, "", ["without optics.numerical_aperture"]),
+        ({"acquisition.z_step_um": None}, "", ["without acquisition.z_step_um; fill it in"]),
         ({"registration.max_rotation_deg": 60, "camera.offset_counts": None}, "",
          ["'camera.offset_counts' is not filled in; ", "'registration.max_rotation_deg' is 60"]),
         ({}, "3,1,CD8,525\n3,2,CD9,525\n",

@@ -103,20 +103,20 @@ def test_the_config_says_what_is_meant_whatever_the_text(
     planes = [RawPlane(1, channel, 0, folder, tile=1)]
     recognised = RawFolder("pattern", ScanOptions(pattern=pattern), planes, [], Path(folder))
     metadata = Metadata([Channel(1, channel, marker)], 1, pixel_um=1e-5)
-    files = {key: Path("/", folder, key) for key in ("samples", "tiles", "markers", "results")}
-    said, unknown = config_text(Path(folder), files, recognised, metadata, 1)
+    said, _ = config_text(recognised, metadata, 1)
     config = yaml.safe_load(said)
     assert config == {
-        **{key: str(path) for key, path in files.items()},
+        **{"samples": "samples.tsv", "tiles": "tiles.csv", "markers": "markers.csv"},
+        "results": "results",
         "acquisition": {
-            "convention": "pattern",
-            **({"pattern": pattern} if pattern else {}),
-            **{"pixel_um": 1e-5, "reference_cycle": 1},
+            **{"convention": "pattern", "pattern": pattern, "pixel_um": 1e-5},
+            **{"z_step_um": None, "reference_cycle": 1},
         },
+        "optics": {"numerical_aperture": None, "immersion_refractive_index": None},
         "deconvolve": {"method": "none"},
     }
     assert all(line.isprintable() for line in said.split("\n"))
-    readme = readme_text("x", Path(folder), Path("keys"), Notes(warnings, warnings, unknown))
+    readme = readme_text("x", Path(folder), Path("keys"), Notes(warnings, warnings, warnings))
     assert all(line.isprintable() for line in readme.split("\n"))
 
 

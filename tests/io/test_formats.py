@@ -351,9 +351,6 @@ def test_the_configuration_overrules_sizes_of_the_files(
     assert "z_step_um as 1.5 µm, but acquisition.z_step_um is 1, which is used" in step
     scan("ome_tiff", tmp_path, asked)
     assert len(caplog.messages) == 2  # said once
-    # A default overrules nothing.
-    with pytest.raises(RawDataError, match=r"_um is 1, its default; set acquisition.z_step_um$"):
-        scan("ome_tiff", tmp_path, ScanOptions(z_step_um=1.0, z_step_given=False))
 
 
 def test_cycles_that_are_not_asked_for_are_not_compared(

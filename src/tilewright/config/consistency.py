@@ -115,16 +115,17 @@ def check_targets(experiment: Experiment, targets: Iterable[str]) -> None:
 def _optics(experiment: Experiment) -> Iterator[str]:
     """Yield optics that are missing for a computed PSF."""
     settings = experiment.settings
-    if not settings.needs_psf or settings.deconvolve.psf_file is not None:
+    if not settings.needs_psf:
         return
-    at_surface = settings.optics.depth_um == 0
-    missing = [
+    missing = ["acquisition.z_step_um"] if settings.acquisition.z_step_um is None else []
+    computed, at_surface = settings.deconvolve.psf_file is None, settings.optics.depth_um == 0
+    missing += [
         f"optics.{key}"
         for key, value in settings.optics
-        if value is None and not (key == "sample_refractive_index" and at_surface)
+        if computed and value is None and not (key == "sample_refractive_index" and at_surface)
     ]
     no_emission = [c.marker for c in experiment.channels if c.emission_nm is None]
-    if no_emission:
+    if computed and no_emission:
         missing.append(f"emission_nm of {few(no_emission)} in {settings.markers}")
     if missing:
         yield (

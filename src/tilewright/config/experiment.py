@@ -82,13 +82,8 @@ class Experiment:
         return [name for name in self.samples if scan(name) == scan(sample)]
 
     def acquisition_of(self, sample: Sample) -> dict[str, Any]:
-        """Return the section ``acquisition`` with the region of a sample, as readers take it.
-
-        ``z_step_given``: whether the configuration has the distance of z-planes.
-        """
-        acquisition = self.settings.acquisition
-        z_step_given = "z_step_um" in acquisition.model_fields_set
-        return {**acquisition.model_dump(), "region": sample.region, "z_step_given": z_step_given}
+        """Return the section ``acquisition`` with the region of a sample, as readers take it."""
+        return {**self.settings.acquisition.model_dump(), "region": sample.region}
 
     @property
     def moving_cycles(self) -> tuple[int, ...]:
@@ -105,9 +100,9 @@ class Experiment:
 
     @property
     def voxel_um(self) -> tuple[float, float, float]:
-        """Size of a voxel (z, y, x) in µm."""
+        """Size of a voxel (z, y, x) in µm; z in planes where their distance is unknown."""
         acquisition = self.settings.acquisition
-        return acquisition.z_step_um, acquisition.pixel_um, acquisition.pixel_um
+        return acquisition.z_step_um or 1.0, acquisition.pixel_um, acquisition.pixel_um
 
     def options(self, section: str, *keys: str) -> dict[str, Any]:
         """Return one section as keyword options; a number that is ``auto`` becomes None.

@@ -57,7 +57,7 @@ class Acquisition(Section):
     pixel_um
         Size of a pixel in the specimen.
     z_step_um
-        Distance of z-planes.
+        Distance of z-planes. A PSF needs it; without it heights count planes.
     reference_cycle
         Cycle onto which the others are registered; one in the middle where tissue is lost with
         time, since the image is in its frame.
@@ -67,7 +67,7 @@ class Acquisition(Section):
     pattern: str | None = None
     counts_per_unit: Positive | None = None
     pixel_um: float = Field(ge=0.01, le=20)
-    z_step_um: float = Field(default=1.0, ge=0.01, le=100)
+    z_step_um: float | None = Field(default=None, ge=0.01, le=100)
     reference_cycle: int = Field(default=1, ge=0)
 
 

@@ -13,12 +13,12 @@ from tilewright.config.experiment import Experiment
 from tilewright.config.load import read_experiment
 from tilewright.config.tables import Places, cycles_text, read_tiles
 from tilewright.errors import ConfigError
-from tilewright.init.metadata import fill_emission, read_metadata, stack_depth
+from tilewright.init.metadata import fill_emission, read_metadata
 from tilewright.init.place_tiles import Key, place_tiles
 from tilewright.init.recognise import RawFolder
 from tilewright.init.samples import Sample, add_rows_of, notes_of_tiles, tile_sets
 from tilewright.init.tile_set import GridOptions, PlacedTiles, TileSet
-from tilewright.init.write import marker_gaps, marker_row
+from tilewright.init.write import marker_row, questions
 from tilewright.io.inputs.codex_metadata import CodexExperiment
 from tilewright.io.inputs.manifest import planes_of, scan_options
 from tilewright.runtime.files import write_text_atomic
@@ -70,9 +70,10 @@ def _add_markers(experiment: Experiment) -> tuple[list[str], list[str]]:
         names = {channel.marker for channel in experiment.table}
         if taken := [one.marker for one in found.markers if one.marker in names]:
             lines.append(f"warning: {few(taken)} in {path.name} twice; rename one")
-        if (depth := stack_depth(planes)) > 1:
+        if settings.needs_psf:
             fill_emission(found)
-        gaps += marker_gaps(found, depth, _count_rows(text) + 1)
+        row = _count_rows(text) + 1
+        gaps += questions({}, found.markers, psf=settings.needs_psf, first_row=row)
         text = _with_rows(text, [marker_row(marker) for marker in found.markers])
         lines.append(f"{path.name}: {len(found.markers)} rows of {cycles_text(sorted(new))}")
         listed |= new
@@ -112,7 +113,7 @@ def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptio
         raw_dir = sample.raw_dir.resolve()
         samples = [Sample(name, raw_dir, None) for name in names]
         of_cycles = {cycle: one for (_, cycle), one in placed.items()}
-        add_rows_of(samples, of_cycles, _positions(of_scan, names, raw_dir), fill=options.fill)
+        add_rows_of(samples, of_cycles, _positions(of_scan, names, raw_dir))
         for one in samples:
             one.rows = [row for row in one.rows if (row["cycle"], row["tile"]) not in listed]
         rows = [row for one in samples for row in one.rows]

@@ -26,8 +26,8 @@ from tilewright.init.tile_set import GridOptions
 from tilewright.init.write import (
     FILES,
     config_text,
-    marker_gaps,
     markers_text,
+    questions,
     readme_text,
     samples_text,
 )
@@ -146,17 +146,14 @@ def _texts(
     if planes > 1:  # a single one is not deconvolved
         fill_emission(metadata)
     samples = region_samples(recognised.folder, {plane.region for plane in recognised.planes})
-    files, tiles = {"samples": "samples.tsv", "markers": "markers.csv"}, Notes()
+    tiles = Notes()
     if recognised.convention != "stitched":
         tiles, samples = _placed(recognised, metadata, samples, options)
-        files["tiles"] = "tiles.csv"
-    # Relative, so that the folder may be moved.
-    files["results"] = "results"
-    config, gaps = config_text(recognised.folder, files, recognised, metadata, planes)
+    config, unknown = config_text(recognised, metadata, planes)
     notes = Notes(
         [*_findings(recognised, metadata, planes), *metadata.notes.findings, *tiles.findings],
         [*metadata.notes.warnings, *tiles.warnings, *_warnings(recognised)],
-        [*gaps, *marker_gaps(metadata, planes), *tiles.unknown],
+        [*questions(unknown, metadata.markers, psf=planes > 1), *tiles.unknown],
     )
     title = ", ".join(sample.name for sample in samples)
     below = [(one.name, _relative(one.raw_dir, output), one.region) for one in samples]
@@ -167,8 +164,7 @@ def _texts(
         "markers.csv": markers_text(metadata.markers),
         "README.md": readme_text(title, recognised.folder, keys, notes),
     }
-    if "tiles" in files:
-        rows = [row for sample in samples for row in sample.rows]
+    if rows := [row for sample in samples for row in sample.rows]:
         texts["tiles.csv"] = csv_text(TILE_COLUMNS, rows)
     users = {"Snakefile": FILES / "Snakefile"}
     for name in ("profiles/default/config.yaml", "profiles/slurm/config.yaml"):
@@ -189,7 +185,7 @@ def _placed(
         of_region = {c: one for (r, c), one in placed.items() if sample.region in (None, r)}
         known = split_pieces(sample.name, of_region, metadata.reference_cycle)
         pieces = [Sample(name, sample.raw_dir, sample.region) for name in known] or [sample]
-        add_rows_of(pieces, of_region, known, fill=options.fill)
+        add_rows_of(pieces, of_region, known)
         result += pieces
         if known:
             split.append(

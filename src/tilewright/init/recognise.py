@@ -20,9 +20,9 @@ from tilewright.io.formats.common import (
     list_folder,
     walk_images,
 )
+from tilewright.io.formats.located_images import COMPANION
 from tilewright.io.formats.macsima import parse_name
 from tilewright.io.formats.names import CODEX
-from tilewright.io.formats.ome_tiff import COMPANION
 from tilewright.io.formats.stitched import OTHER_SUFFIXES, is_stitched
 from tilewright.io.tiff.metadata import of_tiff
 from tilewright.runtime.text import count

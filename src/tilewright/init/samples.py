@@ -125,8 +125,6 @@ def add_rows_of(
     samples: Sequence[Sample],
     placed: Mapping[int, PlacedTiles],
     known: Mapping[str, Places],
-    *,
-    fill: bool,
 ) -> None:
     """Add the rows of the tiles of one region, each tile to the sample whose tiles are nearest.
 
@@ -139,11 +137,9 @@ def add_rows_of(
         said of it.
     known : mapping of str to ndarray of float64, shape (n, 2)
         Positions in px of tiles of each sample, in any cycle; not needed of a single one.
-    fill : bool
-        Whether tiles that lack planes are left out.
     """
     for cycle, tiles in sorted(placed.items()):
-        left_out = _left_out(tiles, fill=fill)
+        repeated = _repeated(tiles)
         unit, written = ("px", tiles.yx_px) if tiles.yx_um is None else ("um", tiles.yx_um)
         for name, at_px, (y, x) in zip(tiles.tiles.names, tiles.yx_px, written, strict=True):
             sample = samples[0]
@@ -155,13 +151,13 @@ def add_rows_of(
                 {
                     **{"sample": sample.name, "cycle": cycle, "tile": name},
                     **{"y": _number(y), "x": _number(x), "unit": unit, "source": tiles.source},
-                    **{"file": _below(sample.raw_dir, file), "use": int(name not in left_out)},
+                    **{"file": _below(sample.raw_dir, file), "use": int(name not in repeated)},
                 }
             )
 
 
-def _left_out(placed: PlacedTiles, *, fill: bool) -> set[str]:
-    """Return the tiles that are not used; what is there twice, alone or lacks planes is noted."""
+def _repeated(placed: PlacedTiles) -> set[str]:
+    """Return the tiles that were imaged twice; those that lie alone or lack planes are asked."""
     tiles, names, notes = placed.tiles, placed.tiles.names, placed.notes
     near = np.abs(placed.yx_px[:, None] - placed.yx_px[None, :]).max(axis=2)
     again = near < _SAME_PLACE * min(tiles.shape_px)
@@ -178,16 +174,11 @@ def _left_out(placed: PlacedTiles, *, fill: bool) -> set[str]:
     if lone := lone_tiles(placed.yx_px, tiles.shape_px) if all(tiles.shape_px) else []:
         alone = [names[k] for k in lone]
         placed.ask(f"y, x or use: {lone_text(alone)}", alone)
-    incomplete = tiles.incomplete()
-    if incomplete and fill:
-        notes.warnings.append(f"tiles lack planes and have use 0: {few(incomplete)}")
-    elif incomplete:
+    if incomplete := tiles.incomplete():
         placed.ask(
-            f"use: tiles {few(incomplete)} lack planes; copy these, or set use to 0 "
-            "(tilewright init --missing fill does)",
-            incomplete,
+            f"use: tiles {few(incomplete)} lack planes; copy these, or set use to 0", incomplete
         )
-    return {names[k] for k in first} | set(incomplete if fill else ())
+    return {names[k] for k in first}
 
 
 def _below(raw_dir: Path, file: str) -> str:

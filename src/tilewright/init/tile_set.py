@@ -87,26 +87,12 @@ class TileSet:
 
 @dataclass(frozen=True)
 class GridOptions:
-    """What the command line or metadata say of the grid; None is unknown.
-
-    Attributes
-    ----------
-    fill : bool
-        Leave tiles out that lack planes.
-    """
+    """What the command line or metadata say of the grid; None is unknown."""
 
     rows: int | None = None
     cols: int | None = None
     layout: str | None = None
     overlap: float | None = None
-    flip_y: bool = False
-    flip_x: bool = False
-    fill: bool = False
-
-    @property
-    def signs(self) -> tuple[float, float]:
-        """Directions (y, x) of the stage in the image."""
-        return (-1.0 if self.flip_y else 1.0), (-1.0 if self.flip_x else 1.0)
 
     def otherwise(self, codex: Any, width_px: int) -> GridOptions:
         """Return what is stated here, and what ``experiment.json`` states where nothing is.

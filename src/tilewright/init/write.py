@@ -15,104 +15,96 @@ from tilewright.init.recognise import RawFolder
 from tilewright.runtime.files import csv_text
 from tilewright.runtime.text import few, printable
 
-#: Templates of an experiment: its README and its Snakefile, which holds the workflow of the
-#: installed tilewright as a module: rules that come below may read its files.
+#: Templates of an experiment: its configuration, its README and its Snakefile, which holds the
+#: workflow of the installed tilewright as a module: rules that come below may read its files.
 FILES = Path(__file__).with_name("files")
 
 _MARKER_COLUMNS = ("cycle", "channel", "marker", "reference", "emission_nm", "exposure_ms")
-#: Value and meaning of keys; None is to be filled in.
-_Keys = dict[str, tuple[object, str]]
+#: Keys without which no PSF can be computed.
+_OF_PSF = ("z_step_um", "numerical_aperture", "immersion_refractive_index")
 
 
 def _yaml(value: object) -> str:
-    """Return a value as YAML on one line; only plain words without quotes."""
-    quoted = isinstance(value, str) and not re.fullmatch(r"[a-z]+(_[a-z]+)*", value)
-    dumped = yaml.safe_dump(
-        [value],
-        default_style='"' if quoted else None,
-        default_flow_style=True,
-        allow_unicode=str(value).isprintable(),
-        width=math.inf,
-    )
-    return str(dumped).strip()[1:-1]
+    """Return a value as YAML on one line; texts in quotes."""
+    style, printed = '"' if isinstance(value, str) else None, str(value).isprintable()
+    text = yaml.safe_dump(value, default_style=style, allow_unicode=printed, width=math.inf)
+    return str(text).removesuffix("...\n").strip()
 
 
 def config_text(
-    raw_dir: Path,
-    files: Mapping[str, str | Path],
-    recognised: RawFolder,
-    metadata: Metadata,
-    planes: int,
-) -> tuple[str, list[str]]:
-    """Return the text of ``config.yaml`` and the lines to fill in.
+    recognised: RawFolder, metadata: Metadata, planes: int
+) -> tuple[str, dict[str, int]]:
+    """Return the text of ``config.yaml``, and the lines of keys to fill in.
 
-    ``files`` are the tables and the folder of results, by key; ``planes`` the z-planes of a tile.
+    ``planes`` are the z-planes of a tile. Tables and results are named relative to the
+    configuration, so that the folder may be moved.
     """
-    lines = [
-        f"# Written by `tilewright init {printable(raw_dir)}`.",
-        "# Every key, and the options of each stage (all have defaults): see the end of README.md.",
-        *(f"{key}: {_yaml(str(path))}" for key, path in files.items()),
-    ]
-    unknown: list[str] = []
-    for section, keys in _sections(recognised, metadata, planes).items():
-        lines += ["", f"{section}:"]
-        for key, (value, meaning) in keys.items():
-            if value is None:
-                where = f"config.yaml, line {len(lines) + 1}"
-                unknown.append(f"{where}: {section}.{key}: {meaning}")
-                meaning = f"fill in: {meaning}"
-            note = f"  # {printable(meaning)}" if meaning else ""
-            lines.append(f"  {key}: {_yaml(value)}{note}")
-    return "\n".join([*lines, ""]), unknown
-
-
-def marker_gaps(metadata: Metadata, planes: int, first_row: int = 2) -> list[str]:
-    """Return what to fill in of the markers table; its first row is row 2 of the file."""
-    unknown = []
-    rows = list(enumerate(metadata.markers, first_row))
-    for column in ["marker", *["emission_nm"] * (planes > 1)]:
-        empty = [(n, m) for n, m in rows if getattr(m, column) in (None, "")]
-        names = [m.marker or f"cycle {m.cycle} channel {m.channel}" for _, m in empty]
-        if names:
-            where = rows_text([n for n, _ in empty])
-            unknown.append(f"markers.csv, {where}: {column} of {few(names)}")
-    known = {marker.cycle for marker in metadata.markers if marker.reference}
-    if open_rows := [n for n, marker in rows if marker.cycle not in known]:
-        cycles = cycles_text(sorted({marker.cycle for marker in metadata.markers} - known))
-        unknown.append(
-            f"markers.csv, {rows_text(open_rows)}: reference: TRUE for the channel of nuclei of "
-            f"{cycles}"
-        )
-    return unknown
-
-
-def _sections(recognised: RawFolder, metadata: Metadata, planes: int) -> dict[str, _Keys]:
-    """Return the keys of each section."""
-    acquisition: _Keys = {"convention": (recognised.convention, "")}
-    if recognised.options.pattern:
-        acquisition["pattern"] = recognised.options.pattern, ""
-    acquisition["pixel_um"] = metadata.pixel_um, "size of a pixel in the specimen, µm"
-    if planes > 1:
-        acquisition["z_step_um"] = metadata.z_step_um, "distance of z-planes, µm"
-    acquisition["reference_cycle"] = metadata.reference_cycle, ""
-    if recognised.convention == "stitched":
-        return {"acquisition": acquisition}
-    optics: _Keys = {
-        "numerical_aperture": (
-            metadata.numerical_aperture,
-            "of the objective; deconvolve.method: none needs no optics",
-        ),
-        "immersion_refractive_index": (
-            metadata.immersion_refractive_index,
-            "1.0 air, 1.33 water, 1.515 oil",
-        ),
+    values = {
+        "tiles": None if recognised.convention == "stitched" else "tiles.csv",
+        "convention": recognised.convention,
+        "pattern": recognised.options.pattern,
+        "reference_cycle": metadata.reference_cycle,
+        "method": "accelerated" if planes > 1 else "none",
+        **{key: getattr(metadata, key) for key in ("pixel_um", *_OF_PSF)},
     }
-    if planes > 1:
-        return {"acquisition": acquisition, "optics": optics}
-    known = {key: item for key, item in optics.items() if item[0] is not None}
-    sections = {"acquisition": acquisition, "optics": known}
-    sections["deconvolve"] = {"method": ("none", "one z-plane: nothing to deconvolve")}
-    return {name: keys for name, keys in sections.items() if keys}
+    lines, section = list[str](), ""
+    unknown: dict[str, int] = {}
+    for line in (FILES / "config.yaml").read_text("utf-8").splitlines():
+        section = line[:-1] if line.endswith(":") else section
+        field = re.search(r"{(\w+)}", line)
+        if field and field[1] in values and values[field[1]] is None:
+            if field[1] in ("tiles", "pattern"):
+                continue
+            if planes > 1 or field[1] == "pixel_um":
+                unknown[f"{section}.{field[1]}"] = len(lines) + 1
+                line = line.replace("# ", "# fill in: ")
+        lines.append(line)
+    texts = {key: _yaml(value) for key, value in values.items()}
+    return "\n".join([*lines, ""]).format(raw_dir=printable(recognised.folder), **texts), unknown
+
+
+def questions(
+    unknown: Mapping[str, int], markers: Sequence[Channel], *, psf: bool, first_row: int = 2
+) -> list[str]:
+    """Return what to fill in of the configuration and of the markers table.
+
+    Parameters
+    ----------
+    unknown : mapping of str to int
+        Keys of the configuration with their lines.
+    markers : sequence of Channel
+        Rows of the table.
+    psf : bool
+        Whether a PSF is computed. What only that needs is one question, as stacks can do without.
+    first_row : int
+        Of the table, where ``markers`` begin.
+    """
+    lines = {key: f"config.yaml, line {line}: {key}" for key, line in unknown.items()}
+    asked = [lines.pop("acquisition.pixel_um")] if "acquisition.pixel_um" in lines else []
+    of_psf = [*lines.values(), *(_empty_cells(markers, "emission_nm", first_row) if psf else ())]
+    if of_psf:
+        asked.append(f"{'; '.join(of_psf)}; or set deconvolve.method: none, which needs no PSF")
+    asked += _empty_cells(markers, "marker", first_row)
+    known = {marker.cycle for marker in markers if marker.reference}
+    rows = [n for n, marker in enumerate(markers, first_row) if marker.cycle not in known]
+    if rows:
+        cycles = cycles_text(sorted({marker.cycle for marker in markers} - known))
+        asked.append(
+            f"markers.csv, {rows_text(rows)}: reference: TRUE for the channel of nuclei of {cycles}"
+        )
+    return asked
+
+
+def _empty_cells(markers: Sequence[Channel], column: str, first_row: int) -> list[str]:
+    """Return which rows of the markers table lack a value; nothing where all have one."""
+    empty = {
+        n: marker.marker or f"cycle {marker.cycle} channel {marker.channel}"
+        for n, marker in enumerate(markers, first_row)
+        if getattr(marker, column) in (None, "")
+    }
+    if not empty:
+        return []
+    return [f"markers.csv, {rows_text([*empty])}: {column} of {few(empty.values())}"]
 
 
 def samples_text(samples: Sequence[tuple[str, Path, str | None]]) -> str:

@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 
 from tests.support.stage_scenes import OVERLAP, TILE_PX, cut_tiles
-from tilewright.init.scan_order import sizes_of
+from tilewright.init.place_tiles import sizes_of
 from tilewright.kernels.tile_positions.tile_layout import GridVotes, is_sure, rank_grids
 from tilewright.kernels.tile_positions.tile_order import tile_places
 

@@ -13,13 +13,18 @@ from tilewright.io.formats import (
     macsima,
     names,
     ndtiff,
-    ome_tiff,
     phenix,
     stitched,
     tile_files,
 )
-from tilewright.io.formats.common import RawPlane, ScanOptions, find_files, raw_file_errors
-from tilewright.io.formats.located_images import LocatedImage, number_cycles, raw_planes
+from tilewright.io.formats.common import TIFF, RawPlane, ScanOptions, find_files, raw_file_errors
+from tilewright.io.formats.located_images import (
+    COMPANION,
+    LocatedImage,
+    number_cycles,
+    raw_planes,
+    read_ome_tiff,
+)
 from tilewright.io.tiff.ome_xml import OmeImage
 
 #: Values of ``acquisition.convention`` by which file names describe planes.
@@ -33,7 +38,7 @@ _BY_NAME = {
 #: Those whose metadata hold planes, positions, sizes and channels: how their files are named, as
 #: for :func:`~tilewright.io.formats.common.list_folder`, and what the images of a file are.
 _BY_METADATA: dict[str, tuple[tuple[str, ...], Callable[[str], Sequence[OmeImage]]]] = {
-    "ome_tiff": (ome_tiff.NAMES, ome_tiff.read_images),
+    "ome_tiff": ((*COMPANION, *TIFF), read_ome_tiff),
     "phenix": (phenix.NAMES, phenix.read_images),
     "cv8000": (cv8000.NAMES, cv8000.read_images),
     "ndtiff": (ndtiff.NAMES, ndtiff.read_images),

@@ -85,8 +85,6 @@ class ScanOptions:
         Pixel size in µm; it overrules the size that files give, with a warning.
     z_step_um : float | None
         Distance of planes in µm, in the same manner.
-    z_step_given : bool
-        Whether the configuration states it; a default overrules nothing.
     cycles : tuple[int, ...] | None
         Those that are read of files that describe themselves; None is all.
     """
@@ -95,7 +93,6 @@ class ScanOptions:
     region: str | None = None
     pixel_um: float | None = None
     z_step_um: float | None = None
-    z_step_given: bool = True
     cycles: tuple[int, ...] | None = None
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from tilewright.errors import RawDataError
 from tilewright.io.formats.common import (
+    MOST_XML_MB,
     RawPlane,
     ScanOptions,
     clean_token,
@@ -17,7 +18,8 @@ from tilewright.io.formats.common import (
     number_files,
 )
 from tilewright.io.numbers import LARGEST
-from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane
+from tilewright.io.text_file import read_content
+from tilewright.io.tiff.ome_xml import OmeChannel, OmeImage, OmePlane, parse_ome_xml
 
 _logger = logging.getLogger("tilewright")
 #: Relative difference up to which sizes are equal: files round theirs.
@@ -25,6 +27,10 @@ _SIZE_TOLERANCE = 0.02
 #: Positions that differ by at most so many µm, or px, are those of one tile: stages are read again
 #: for each channel.
 _SAME_POSITION = 1.0
+
+
+#: The OME-XML of a set of TIFFs in a file of its own.
+COMPANION = (".companion.ome",)
 
 
 class LocatedImage(NamedTuple):
@@ -57,6 +63,19 @@ class _Tile(NamedTuple):
     y: float
     x: float
     channels: set[str]
+
+
+def read_ome_tiff(path: str) -> list[OmeImage]:
+    """Return all images of an OME-TIFF, or of a companion file (``name.companion.ome``).
+
+    A companion describes the TIFFs next to it, whose OME-XML only points to it.
+    """
+    import tifffile
+
+    if path.endswith(COMPANION):
+        return parse_ome_xml(read_content(path, MOST_XML_MB), path)
+    with tifffile.TiffFile(path) as tiff:
+        return parse_ome_xml(tiff.ome_metadata, path) if tiff.ome_metadata else []
 
 
 def tiles(
@@ -134,8 +153,7 @@ def raw_planes(located: Sequence[LocatedImage], options: ScanOptions) -> list[Ra
     Raises
     ------
     RawDataError
-        A tile has no position, or a z-step in the files differs from one that the configuration
-        does not give.
+        A tile has no position.
     """
     if options.cycles is not None:
         located = [one for one in located if one.cycle in options.cycles]
@@ -182,10 +200,7 @@ def _number_tile(tiles: list[_Tile], new: _Tile, *, same: bool) -> int:
 
 
 def compare_sizes(located: Sequence[LocatedImage], options: ScanOptions) -> None:
-    """Log one sentence for each option that files contradict.
-
-    A z-step that is a default, which the configuration does not give, is refused instead.
-    """
+    """Log one sentence for each option that files contradict."""
     deep = [one for one in located if any(plane.z for plane in one.image.planes)]
     sizes = {
         "pixel_um": [(one.path, one.image.pixel_um) for one in located]
@@ -197,13 +212,10 @@ def compare_sizes(located: Sequence[LocatedImage], options: ScanOptions) -> None
         for path, size_um in of_files if option_um else ():
             if not size_um or abs(size_um - option_um) <= _SIZE_TOLERANCE * option_um:
                 continue
-            text = (
+            _log_once(
                 f"{path}: its metadata give {name} as {size_um:g} µm, but acquisition.{name} is "
-                f"{option_um:g}"
+                f"{option_um:g}, which is used for every file and cycle"
             )
-            if name == "z_step_um" and not options.z_step_given:
-                raise RawDataError(f"{text}, its default; set acquisition.{name}")
-            _log_once(f"{text}, which is used for every file and cycle")
             break
 
 
