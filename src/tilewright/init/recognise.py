@@ -86,16 +86,12 @@ def _below(folder: str) -> str:
 
 def _by_index(folder: str, images: Sequence[str]) -> str | None:
     """Return the format where an index, a container or a microscope's names identify it."""
-    for name in ("ndtiff", "phenix", "cv8000", "fiji"):
-        if find_files(folder, FILES[name]):
-            return name
-    if find_files(folder, COMPANION):
-        return "ome_tiff"
-    kinds = sorted(name for name in containers.FORMATS if find_files(folder, FILES[name]))
+    files = {name: FILES[name] for name in ("ndtiff", "phenix", "cv8000", "fiji")}
+    files |= {name: FILES[name] for name in containers.FORMATS} | {"ome_tiff": COMPANION}
+    kinds = [name for name, names in files.items() if find_files(folder, names)]
     if len(kinds) > 1:
         raise RawDataError(
-            f"{folder} holds {' and '.join(f'.{kind}' for kind in kinds)} files; name a folder of "
-            "one format"
+            f"{folder} holds files of {' and '.join(kinds)}; name a folder of one format"
         )
     if kinds:
         return kinds[0]
