@@ -143,7 +143,7 @@ def test_mixed_folders_are_told(tmp_path: Path, specimen: Specimen) -> None:
     said = "1 file ignored: overview.qptiff; of another kind, or of a name that does not follow"
     assert any(said in warning for warning in result.notes.warnings)
     WRITERS["lif"](tmp_path / "raw", 2, specimen)
-    with pytest.raises(RawDataError, match=r"holds files of .* and .*; name a folder of one format"):
+    with pytest.raises(RawDataError, match="name a folder of one format"):
         create_experiment(tmp_path / "raw", tmp_path / "out2")
 
 
