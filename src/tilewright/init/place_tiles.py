@@ -298,6 +298,12 @@ def _borrow(key: Key, placed: PlacedTiles, others: Mapping[Key, PlacedTiles]) ->
             placed.source = "pixels"
             placed.notes.unknown.clear()
             return
+        if len(at) > len(placed.tiles.names) and placed.notes.unknown:
+            placed.notes.unknown[:] = [
+                f"y and x: {len(placed.tiles.names)} tiles, where cycle {other_key[1]} has "
+                f"{len(at)}, and overlaps speak for no order: if one failed and the next ones are "
+                "numbered one less, name the files by the numbers of that cycle"
+            ]
     placed.yx_px = np.full_like(placed.yx_px, np.nan)
 
 
