@@ -83,12 +83,14 @@ def test_the_multiplane_wiener_plane_needs_optics_and_no_deconvolution(
     set_key(config, "optics.numerical_aperture", None)
     assert re.search(r"numerical_aperture.*and edf.method: auto", str(refused(config)))
     set_key(config, "edf.method", "auto")
+    set_key(config, "acquisition.z_step_um", None)
     settings = load_experiment(config).settings
     assert settings.plane_method == "focus_weighted"
     assert not settings.needs_psf
     assert not settings.plane_of_deconvolved
     set_key(config, "deconvolve.method", "accelerated")
-    assert "numerical_aperture" in str(refused(config))
+    assert re.search("z_step_um, optics.numerical_aperture", str(refused(config)))
+    set_key(config, "acquisition.z_step_um", 1.5)
     set_key(config, "optics.numerical_aperture", 0.75)
     assert load_experiment(config).settings.plane_method == "multiplane_wiener"
 

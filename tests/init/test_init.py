@@ -360,7 +360,9 @@ def test_dyes_in_names_give_the_emission_of_stacks_and_8_bits_are_doubted(raw: P
     result, _ = initiated(raw)
     lines = result.markers.read_text().splitlines()[1:]
     assert sorted(line.split(",")[4] for line in lines) == ["", "461", "668"]
-    assert any("emission_nm of CD8" in question for question in result.notes.unknown)
+    (asked,) = [line for line in result.notes.unknown if "emission_nm" in line]
+    assert "line 12: acquisition.z_step_um; config.yaml, line 16: optics.numerical_ap" in asked
+    assert "row 3: emission_nm of CD8; or set deconvolve.method: none, which needs no PSF" in asked
     assert any("emission_nm of CD3-AF647, DAPI" in line for line in result.notes.findings)
     assert any("pixels have 8 bits" in line for line in result.notes.warnings)
 
