@@ -223,7 +223,7 @@ def test_pieces_far_apart_become_samples(tmp_path: Path) -> None:
     }
     assert of_sample == {"tonsil_1": ["1", "2", "3", "4"], "tonsil_2": ["5", "6", "7", "8"]}
     assert any(
-        "2 pieces far apart in every cycle, written as samples tonsil_1" in w
+        "2 distant pieces in every cycle, written as samples tonsil_1" in w
         for w in result.notes.warnings
     )
     assert filled_in(result).samples.keys() == {"tonsil_1", "tonsil_2"}

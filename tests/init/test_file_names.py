@@ -149,7 +149,7 @@ def test_what_was_seen_is_said() -> None:
              for t in range(1, 13)]  # fmt: skip
     names = names_of(paths)
     assert names.pattern == "Cycle {cycle}/{channel}_{tile}.tif"
-    assert names.seen == ("cycle ← 1 … 3", "channel ← CD3, DAPI", "tile ← 001 … 012")
+    assert names.fields == ("cycle ← 1 … 3", "channel ← CD3, DAPI", "tile ← 001 … 012")
 
 
 def test_what_is_open_is_asked_with_the_fields() -> None:

@@ -118,16 +118,16 @@ def test_metadata_that_disagree_are_warned_of(raw: Path) -> None:
     for stated, *warnings in (
         (
             {"regionHeight": 3, "regionWidth": 4, "tilingMode": "grid"},
-            "3 x 4 raster_right_down is stated, but 3 x 4 snake_left_down (17 of 17) fits",
+            "3 x 4 raster_right_down is given, but 3 x 4 snake_left_down (17 of 17) fits",
         ),
         (
             {"regionHeight": 4, "regionWidth": 3, **names},
-            "4 x 3 is stated, but 3 x 4 snake_left_down (17 of 17) fits the overlaps, which",
+            "4 x 3 is given, but 3 x 4 snake_left_down (17 of 17) fits the overlaps, which",
             "2 marker names for 1 cycles",
         ),
         (
             {"regionHeight": 5, "regionWidth": 2, "numCycles": 4},
-            "5 x 2 tiles are stated, but the files number 12",
+            "5 x 2 tiles are given, but the files number 12",
             "4 cycles in the metadata, but the files are of cycle 1",
         ),
     ):
@@ -203,7 +203,7 @@ def test_a_stated_grid_that_explains_few_overlaps_is_not_believed(raw: Path) -> 
         result, _ = initiated(raw, f"out{rows}", grid=GridOptions(rows, cols))
         assert grid_of(tile_rows(result)) == laid("snake_right_down", 3, 4)
         told = result.notes.warnings
-        assert any(f"{rows} x {cols} is stated, but 3 x 4" in warning for warning in told)
+        assert any(f"{rows} x {cols} is given, but 3 x 4" in warning for warning in told)
 
 
 def test_cycles_may_have_other_grids(raw: Path) -> None:

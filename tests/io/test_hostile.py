@@ -19,7 +19,7 @@ from tests.support.microscope_files import (
     write_ndtiff,
     write_phenix,
 )
-from tilewright.config.consistency import check_apart
+from tilewright.config.consistency import check_separate
 from tilewright.config.tables import read_markers
 from tilewright.errors import BrokenTiffError, ConfigError, RawDataError, TilewrightError
 from tilewright.init.folder import create_experiment
@@ -157,7 +157,7 @@ def test_results_and_raw_data_are_apart(tmp_path: Path) -> None:
     image(raw / "Cyc1_reg1/1_00001_Z001_CH1.tif")
     (tmp_path / "link").symlink_to(raw)
     for results in (raw, raw / "results", tmp_path, tmp_path / "link/x"):
-        assert str(raw) in refused(lambda r=results: check_apart(r, raw), ConfigError)  # type: ignore[misc]
-    check_apart(tmp_path / "raw2", raw)
+        assert str(raw) in refused(lambda r=results: check_separate(r, raw), ConfigError)  # type: ignore[misc]
+    check_separate(tmp_path / "raw2", raw)
     assert "beside it" in refused(lambda: create_experiment(raw, raw / "out"), ConfigError)
     assert not (raw / "out").exists()

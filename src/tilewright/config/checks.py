@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from snakemake_scheduler_plugin_tilewright import DeviceKind, refuse_second_run
-from tilewright.config.consistency import check_apart, check_experiment, check_targets
+from tilewright.config.consistency import check_experiment, check_separate, check_targets
 from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.load import parse_experiment
@@ -66,7 +66,7 @@ def check_results(experiment: Experiment) -> None:
     """
     folder = Path(experiment.settings.results)
     for sample in experiment.samples.values():
-        check_apart(folder, sample.raw_dir)
+        check_separate(folder, sample.raw_dir)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as stream:
@@ -143,7 +143,7 @@ def rows_of(experiment: Experiment, sample: Sample, places: Places) -> dict[int,
     """Return the rows of a sample by cycle, and the tiles of other samples of its folder."""
     if experiment.settings.stitched:
         return dict.fromkeys(experiment.cycles, TileRows([TilePlace("1", 0.0, 0.0)]))
-    others = [name for name in experiment.samples_beside(sample.name) if name != sample.name]
+    others = [name for name in experiment.samples_of_scan(sample.name) if name != sample.name]
     return {
         cycle: TileRows(
             places.get((sample.name, cycle), []),

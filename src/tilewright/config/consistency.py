@@ -199,7 +199,7 @@ def check_keys(settings: Settings) -> Iterator[str]:
             yield f"unknown rule 'resources.{rule}'; {suggestion(rule, sorted(RULES))}"
 
 
-def check_apart(results: Path, raw_dir: Path) -> None:
+def check_separate(results: Path, raw_dir: Path) -> None:
     """Refuse results in a raw folder, or in one above it: raw data are never written to.
 
     Raises

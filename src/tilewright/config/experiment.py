@@ -60,7 +60,7 @@ class Experiment:
         """The channel (usually nuclei) of each cycle of the table by which it is registered."""
         return {channel.cycle: channel.channel for channel in self.table if channel.reference}
 
-    def samples_beside(self, sample: str) -> list[str]:
+    def samples_of_scan(self, sample: str) -> list[str]:
         """Return the samples of one raw folder and region: pieces of tissue, itself among them."""
 
         def source(name: str) -> tuple[Path, str | None]:

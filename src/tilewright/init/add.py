@@ -94,7 +94,9 @@ def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptio
     path = Path(settings.tiles)
     known = read_tiles(path, experiment.samples, settings.acquisition.pixel_um)
     text, lines = path.read_bytes().decode("utf-8"), list[str]()
-    for names in dict.fromkeys(tuple(experiment.samples_beside(one)) for one in experiment.samples):
+    for names in dict.fromkeys(
+        tuple(experiment.samples_of_scan(one)) for one in experiment.samples
+    ):
         of_scan = {key: places for key, places in known.items() if key[0] in names}
         listed = {
             (cycle, place.tile)
@@ -183,15 +185,15 @@ def _columns(text: str) -> list[str]:
 
 def _without(text: str, rows: Sequence[Mapping[str, Any]]) -> str:
     """Return the tiles table without the rows of some tiles."""
-    columns, kept = _columns(text), ""
+    columns, others = _columns(text), ""
     tiles = {(row["sample"], row["cycle"], row["tile"]) for row in rows}
     for line in text.splitlines(keepends=True):
         row = dict(zip(columns, map(str.strip, next(csv.reader([line]), [])), strict=False))
         cycle = row.get("cycle", "")
         number = int(cycle) if cycle.isdecimal() else cycle
         if (row.get("sample"), number, row.get("tile")) not in tiles:
-            kept += line
-    return kept
+            others += line
+    return others
 
 
 def _with_rows(text: str, rows: Sequence[Mapping[str, Any]]) -> str:

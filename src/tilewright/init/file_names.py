@@ -41,14 +41,14 @@ class Names:
     ----------
     pattern : str or None
         As ``acquisition.pattern`` holds it; None where names leave it open.
-    seen : tuple of str
+    fields : tuple of str
         A sentence part for each field, such as ``cycle ← R1, R2``.
     question : str
         What the names leave open, with the patterns that fit; empty where nothing.
     """
 
     pattern: str | None
-    seen: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
     question: str = ""
 
 
@@ -240,7 +240,7 @@ def _name_numbers(
         in_grid = one_name and all(grid) and one.letters in grid and not one.is_place
         if one.field in ("row", "col") and not in_grid:
             one.field = ""
-    # R1, R2 beside other numbers or words are rounds, C1, C2 channels
+    # R1, R2 next to other numbers or words are rounds, C1, C2 channels
     for letters, name in (("r", "cycle"), ("c", "channel")):
         left = [one for one in numbers if one.letters == letters and not one.field]
         if len(left) == 1 < len(layout.columns) and not layout.of(name) and not left[0].is_place:
@@ -267,15 +267,15 @@ def _agree(layout: _Layout) -> None:
 def _drop_repeated(layout: _Layout, files: int) -> None:
     """Leave out columns that follow from others: of each cycle, channel or tile, or of each file.
 
-    A part that is another one in each file, as a time, is left out where the others tell files
-    apart.
+    A part that is another one in each file, as a time, is left out where the others distinguish
+    files.
     """
     named = [one for one in layout.columns if one.field not in ("", "*")]
-    apart = _count(named) == files
+    distinct = _count(named) == files
     for one in layout.columns:
         follows = any(_follows(one, [other]) for other in named)
         follows = follows or _follows(one, layout.of("cycle", "channel"))
-        if not one.field and (follows or (apart and len(set(one.values)) == files)):
+        if not one.field and (follows or (distinct and len(set(one.values)) == files)):
             one.field = "*"
 
 
@@ -304,7 +304,7 @@ def _name_last_number(layout: _Layout) -> None:
 
 
 def _is_sure(layout: _Layout, files: int) -> bool:
-    """Return whether all fields are known, tell all files apart, and combine as planes do."""
+    """Return whether all fields are known, distinguish all files, and combine as planes do."""
     fields = {one.field for one in layout.columns}
     grid = ("row" in fields) == ("col" in fields) and not {"row", "tile"} <= fields
     named = [one for one in layout.columns if one.field != "*"]

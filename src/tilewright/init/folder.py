@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tilewright.config.consistency import check_apart
+from tilewright.config.consistency import check_separate
 from tilewright.config.tables import TILE_COLUMNS
 from tilewright.errors import ConfigError
 from tilewright.init.metadata import Metadata, fill_emission, read_metadata, stack_depth
@@ -95,8 +95,8 @@ def create_experiment(
     output_dir : path
         Where the files go; made if need be.
     force : bool
-        Write the configuration, its tables and ``README.md`` anew; those that were there are kept
-        beside them, with ``~`` behind their names.
+        Write the configuration, its tables and ``README.md`` again; the old ones remain next to
+        them, with ``~`` behind their names.
     grid : GridOptions, optional
         What is known of the grid of tiles.
     pattern : str, optional
@@ -115,7 +115,7 @@ def create_experiment(
     present = [output / name for name in names if (output / name).exists()]
     _check_names(raw, output, [] if force else present)
     recognised = recognise(raw, pattern)
-    check_apart(output / "results", recognised.folder)
+    check_separate(output / "results", recognised.folder)
     texts, notes = _texts(recognised, output, grid or GridOptions())
     for path in present:
         path.replace(path.with_name(f"{path.name}~"))
@@ -130,7 +130,7 @@ def _check_names(raw: Path, output: Path, present: Sequence[Path]) -> None:
     if present:
         raise ConfigError(
             f"{', '.join(map(str, present))} exist already; give --add to add what is new in the "
-            "raw folder, --force to write them anew (the old ones become NAME~), or another "
+            "raw folder, --force to write them again (the old ones become NAME~), or another "
             "--output"
         )
     for folder in (raw.resolve(), output):
@@ -189,7 +189,7 @@ def _placed(
         result += pieces
         if known:
             split.append(
-                f"{sample.name}: its tiles are {len(pieces)} pieces far apart in every cycle, "
+                f"{sample.name}: its tiles are {len(pieces)} distant pieces in every cycle, "
                 f"written as samples {', '.join(known)}; for one image give them one name in the "
                 "tables of samples and tiles"
             )
@@ -200,8 +200,8 @@ def _placed(
 
 def _relative(folder: Path, output: Path) -> Path:
     """Return a folder from another; as it is where they share none that could be moved."""
-    apart = os.path.commonpath([folder, output]) == "/"
-    return folder if apart else Path(os.path.relpath(folder, output))
+    unrelated = os.path.commonpath([folder, output]) == "/"
+    return folder if unrelated else Path(os.path.relpath(folder, output))
 
 
 def _findings(recognised: RawFolder, metadata: Metadata, planes: int) -> list[str]:
@@ -216,8 +216,8 @@ def _findings(recognised: RawFolder, metadata: Metadata, planes: int) -> list[st
     ]
     if recognised.options.pattern:
         lines.append(f"file pattern {recognised.options.pattern}")
-    if recognised.seen:
-        lines.append(f"by the names: {', '.join(recognised.seen)}")
+    if recognised.fields:
+        lines.append(f"by the names: {', '.join(recognised.fields)}")
     times = {p.cycle for p in recognised.planes if f"/timepoint_{p.cycle}/" in p.path.lower()}
     if len(times) > 1:
         lines.append(

@@ -72,7 +72,7 @@ def read_metadata(recognised: RawFolder) -> Metadata:
             codex, texts = _read_codex(recognised.folder, most)
     if texts:
         known, notes.findings = _by_number(codex, channels, notes), texts
-    # What is stated first holds.
+    # The first value holds.
     optics = {
         name: next(filter(None, (getattr(one, name) for one in (codex, *images))), None)
         for name in _OPTICS
@@ -191,12 +191,12 @@ def _markers(
             stained[cycle].append(token)
     _compare_stains(stained, notes)
     only = Counter(cycle for cycle, _ in channels)
-    stated = None if codex.markers else codex.reference_channel
+    given = None if codex.markers else codex.reference_channel
     markers = []
     for (cycle, token), name, channel in zip(channels, names, of, strict=True):
         reference = stained[cycle] == [token] or only[cycle] == 1
-        if stated:
-            reference = token == str(stated)
+        if given:
+            reference = token == str(given)
         if is_formula(name) or (codex.markers and not channel.name):
             name = ""
         optics = channel.emission_nm, channel.exposure_ms

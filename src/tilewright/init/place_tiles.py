@@ -28,11 +28,11 @@ Key = tuple[str, int]
 _OFF, _BEYOND_SCATTER = 0.02, 5.0
 #: Part of a side within which the maps of cycles are the same.
 _ALIKE = 0.03
-#: Share of overlaps that must agree with an order that is stated (a stage's jitter of 3 % leaves
-#: half), with a map that replaces positions or a step that nobody states (one of 4 of 7 was off by
+#: Share of overlaps that must agree with an order that is given (a stage's jitter of 3 % leaves
+#: half), with a map that replaces positions or a step that is not given (one of 4 of 7 was off by
 #: 5 px of 224), and with tiles that lie as those of another cycle.
 _HALF, _MOST, _NEARLY_ALL = 0.5, 0.6, 0.9
-#: Overlap where none is stated, until it is measured.
+#: Overlap where none is given, until it is measured.
 _GUESS = 0.1
 #: Grids that a question names.
 _NAMED = 3
@@ -64,8 +64,8 @@ def place_tiles(
     maps: dict[Key, StageMap | None] = {}
     problems: dict[Key, str] = {}
     for key, tiles in groups.items():
-        stated = options.otherwise(codex, tiles.shape_px[1])
-        placed[key] = _nominal(tiles, stated, pixel_um, known=key in earlier)
+        grid = options.otherwise(codex, tiles.shape_px[1])
+        placed[key] = _nominal(tiles, grid, pixel_um, known=key in earlier)
         if key not in earlier:
             maps[key], problems[key] = _compare(placed[key])
         tiles.forget()
@@ -90,7 +90,7 @@ def place_tiles(
 
 
 def _nominal(
-    tiles: TileSet, stated: GridOptions, pixel_um: float | None, *, known: bool
+    tiles: TileSet, options: GridOptions, pixel_um: float | None, *, known: bool
 ) -> PlacedTiles:
     """Return positions by the files' metadata, rows and columns, or the order of numbers."""
     plane, nan = tiles.first[0], np.full((len(tiles.names), 2), np.nan)
@@ -99,7 +99,7 @@ def _nominal(
         if plane.unit == "px":
             return PlacedTiles(tiles, at, "stage")
         return PlacedTiles(tiles, at / (pixel_um or np.nan), "stage", yx_um=at)
-    placed = PlacedTiles(tiles, nan, "grid", guessed=stated.overlap is None)
+    placed = PlacedTiles(tiles, nan, "grid", guessed=options.overlap is None)
     if known:
         return placed
     if len(tiles.names) == 1:
@@ -113,16 +113,16 @@ def _nominal(
     if plane.tile is None:
         grid = np.array([(p.row, p.col) for p in tiles.first], np.float64)
     else:
-        grid = _places_of_numbers(placed, stated)
-    step = (1.0 - (stated.overlap or _GUESS)) * np.array(tiles.shape_px)
+        grid = _places_of_numbers(placed, options)
+    step = (1.0 - (options.overlap or _GUESS)) * np.array(tiles.shape_px)
     placed.yx_px = (grid - grid.min(axis=0)) * step
     return placed
 
 
-def _places_of_numbers(placed: PlacedTiles, stated: GridOptions) -> Places:
+def _places_of_numbers(placed: PlacedTiles, options: GridOptions) -> Places:
     """Return (row, col) of numbered tiles, NaN where nothing shows them."""
     numbers = np.array([p.tile or 0 for p in placed.tiles.first], np.int64)
-    size = (stated.rows or 0, stated.cols or 0)
+    size = (options.rows or 0, options.cols or 0)
     most = size[0] * size[1]
     # A scan begins with 0 or 1; a part of one with another number.
     whole = numbers[0] < len(numbers) or numbers[-1] <= most
@@ -130,7 +130,7 @@ def _places_of_numbers(placed: PlacedTiles, stated: GridOptions) -> Places:
     fits, gaps = int(at[-1]) < most, len(at) <= at[-1]
     if most and not fits:
         placed.notes.warnings.append(
-            f"{stated.rows} x {stated.cols} tiles are stated, but the files number {len(numbers)}"
+            f"{options.rows} x {options.cols} tiles are given, but the files number {len(numbers)}"
         )
     ranked, images = [], placed.tiles.images
     if not isinstance(images, str) and (fits or not gaps):
@@ -139,16 +139,16 @@ def _places_of_numbers(placed: PlacedTiles, stated: GridOptions) -> Places:
     if ranked and is_sure(ranked):
         best = ranked[0]
         placed.notes.findings.append(f"the overlaps speak for {best} and no other order")
-        if (*size, stated.layout) != best[:3]:
+        if (*size, options.layout) != best[:3]:
             placed.source = "pixels"
-            if fits and (best[:2] != size or stated.layout):
-                size_text = f"{size[0]} x {size[1]} {stated.layout or ''}".strip()
+            if fits and (best[:2] != size or options.layout):
+                size_text = f"{size[0]} x {size[1]} {options.layout or ''}".strip()
                 placed.notes.warnings.append(
-                    f"{size_text} is stated, but {best} fits the overlaps, which is written"
+                    f"{size_text} is given, but {best} fits the overlaps, which is written"
                 )
         return best.places.astype(np.float64)
-    if fits and stated.layout:
-        return np.array(tile_places(stated.layout, *size), np.float64)[at]
+    if fits and options.layout:
+        return np.array(tile_places(options.layout, *size), np.float64)[at]
     speak = few((grid for grid in ranked if grid.votes), _NAMED)
     why = f"overlaps speak for {speak}" if speak else "overlaps show too little"
     if gaps:
@@ -201,7 +201,7 @@ def _common_map(
     """Return the one map of all cycles that replaces positions; None where they do not agree.
 
     Most overlaps speak for it, and in each cycle it is far beyond the scatter; of grids whose
-    overlap nobody states any will do.
+    overlap is not given any will do.
     """
     found = [(one, fit) for one, fit in fitted if fit and not _contradicts(one, fit)]
     if not found or not all(one.guessed or _far(one, fit) for one, fit in found):
@@ -219,26 +219,26 @@ def _common_map(
 
 def _contradicts(placed: PlacedTiles, found: StageMap) -> bool:
     """Return whether overlaps speak against the order in which tiles are numbered."""
-    stated = placed.tiles.first[0].y is None and not placed.guessed
-    return stated and not _agree(found, _HALF)
+    given = placed.tiles.first[0].y is None and not placed.guessed
+    return given and not _agree(found, _HALF)
 
 
 def _correct(
     placed: PlacedTiles, found: StageMap | None, common: NDArray[np.float64] | None
 ) -> None:
-    """Write positions as overlaps show them, or say how they confirm those that are stated."""
+    """Write positions as overlaps show them, or say how they confirm those that are given."""
     notes, matrix = placed.notes, common
-    seen = _overlap_text(found, placed) if found else ""
+    overlap = _overlap_text(found, placed) if found else ""
     if placed.guessed:
         if found and not found.silent_axes and _agree(found, _MOST):
             matrix = found.matrix
-            notes.findings.append(seen)
+            notes.findings.append(overlap)
             if turned := orientation(matrix):
                 notes.warnings.append(f"rows and columns lie so that {turned}, as overlaps show")
         if matrix is None:
             placed.ask(
-                "y and x: the overlap of tiles is not stated, and overlaps show too little to "
-                f"measure it{seen and f' ({seen})'}; give --overlap to tilewright init"
+                "y and x: the overlap of tiles is not given, and overlaps show too little to "
+                f"measure it{overlap and f' ({overlap})'}; give --overlap to tilewright init"
             )
             return
     elif found is None:
@@ -246,17 +246,17 @@ def _correct(
     elif _contradicts(placed, found):
         placed.ask(
             f"y and x: {found.matched} of {found.compared} overlaps agree with the rows, columns "
-            "and order that are stated; numbers behind a lost tile may be one too low: correct "
+            "and order that are given; numbers behind a lost tile may be one too low: correct "
             "them, or write y and x"
         )
         return
     elif _far(placed, found):
         stay = "not so in all cycles, so positions stay as they are"
         then = stay if matrix is None else "the measured ones are written"
-        notes.warnings.append(f"{describe(found, placed.factor)} ({seen}); {then}")
+        notes.warnings.append(f"{describe(found, placed.factor)} ({overlap}); {then}")
     else:
         agree = f"{found.matched} of {found.compared}"
-        notes.findings.append(f"overlaps confirm the positions ({agree}), {seen}")
+        notes.findings.append(f"overlaps confirm the positions ({agree}), {overlap}")
     if matrix is not None:
         placed.move(placed.yx_px @ matrix.T, "pixels")
 

@@ -37,7 +37,7 @@ class RawFolder:
     planes: list[RawPlane]
     other_images: list[str]
     folder: Path
-    seen: tuple[str, ...] = ()
+    fields: tuple[str, ...] = ()
 
 
 def recognise(raw_dir: Path, pattern: str | None = None) -> RawFolder:
@@ -73,7 +73,7 @@ def recognise(raw_dir: Path, pattern: str | None = None) -> RawFolder:
     if convention in ("pattern", "codex", "imagexpress"):
         _refuse_same_tiles(planes)
         _refuse_alike(planes, others, convention)
-    return RawFolder(convention, options, planes, others, Path(folder), names.seen)
+    return RawFolder(convention, options, planes, others, Path(folder), names.fields)
 
 
 def _below(folder: str) -> str:

@@ -1,4 +1,4 @@
-"""Samples of a raw folder, with the rows of their tiles; pieces of tissue that lie apart."""
+"""Samples of a raw folder, with the rows of their tiles; distant pieces of tissue."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -110,7 +110,7 @@ def split_pieces(
 
 
 def _groups(placed: PlacedTiles) -> list[Places]:
-    """Return the positions of the tiles of groups that lie apart, the first one first."""
+    """Return the positions of the tiles of distant groups, the first one first."""
     at = placed.yx_px
     if not placed.known:
         return []
@@ -133,8 +133,8 @@ def add_rows_of(
     samples : sequence of Sample
         All of one raw folder and region.
     placed : mapping
-        Its tiles by cycle. What is there twice, lies alone or lacks planes is added to what is
-        said of it.
+        Its tiles by cycle. Tiles imaged twice, alone or without all planes are added to its
+        notes.
     known : mapping of str to ndarray of float64, shape (n, 2)
         Positions in px of tiles of each sample, in any cycle; not needed of a single one.
     """

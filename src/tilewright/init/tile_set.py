@@ -95,7 +95,7 @@ class GridOptions:
     overlap: float | None = None
 
     def otherwise(self, codex: Any, width_px: int) -> GridOptions:
-        """Return what is stated here, and what ``experiment.json`` states where nothing is.
+        """Return what is given here, and what ``experiment.json`` gives where nothing is.
 
         An overlap from 1 on is in pixels.
         """

@@ -37,16 +37,16 @@ class TileRows(NamedTuple):
 
     Attributes
     ----------
-    beside : Collection[str]
+    other_samples : Collection[str]
         Tiles of other samples, of the same raw folder and region.
     """
 
     places: Sequence[TilePlace]
-    beside: Collection[str] = ()
+    other_samples: Collection[str] = ()
 
     def left_out(self) -> set[str]:
         """Return the tiles whose planes are not read: of other samples, or not to be used."""
-        others = set(self.beside) - {place.tile for place in self.places}
+        others = set(self.other_samples) - {place.tile for place in self.places}
         return others | {place.tile for place in self.places if not place.use}
 
 
