@@ -13,22 +13,29 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tilewright.io.formats.common import natural_key
 from tilewright.io.formats.names import FIELDS, compile_pattern
 from tilewright.runtime.text import few
 
 _SEPARATORS = re.compile(r"([/_ .-]+)")
-#: Words of stains and filters: a part that holds one of them is the channel.
-_STAIN = re.compile(
-    r"(?i)(?<![a-z])(dapi|hoechst\d*|draq ?[57]|sytox|dna|[fg]itc|tritc|gfp|rfp|yfp|cfp|mcherry"
-    r"|txred|texas ?red|cy ?[2357](\.5)?|(af|alexa ?(fluor)?|atto|dy) ?-?\d{3}|pe|apc|bv\d{3}"
-    r"|cd\d+[a-z]*|blank|autofluorescence|af|empty|panck|ki-?67|vim(entin)?|sma|a-?sma)(?![a-z])"
+#: Words of nuclear stains, dyes and filters, and of channels without a stain: in each cycle again.
+_DYES = (
+    r"dapi|hoechst\d*|draq ?[57]|sytox|dna|[fg]itc|tritc|gfp|rfp|yfp|cfp|mcherry|txred|texas ?red"
+    r"|cy ?[2357](\.5)?|(af|alexa ?(fluor)?|atto|dy) ?-?\d{3}|pe|apc|bv\d{3}"
+    r"|blank|autofluorescence|af|empty"
 )
-
+_DYE = re.compile(rf"(?i)(?<![a-z])({_DYES})(?![a-z])")
+#: A part that holds one of them, or of some usual markers, is the channel.
+_STAIN = re.compile(
+    rf"(?i)(?<![a-z])({_DYES}|cd\d+[a-z]*|panck|ki-?67|vim(entin)?|sma|a-?sma)(?![a-z])"
+)
 #: Share of all combinations of tiles with channels, and with z-planes, that files hold at least. A
 #: number that counts files of two channels holds half of them, a scan that was stopped nearly all.
 _COMPLETE = 0.75
+#: Share of the tiles of a cycle that each channel has at least; a copy of a file has one of 12.
+_LEAST = 0.5
 #: Times as many files as of its form have another form, from which a file is unlike the others.
 _UNLIKE = 10
 
@@ -268,13 +275,18 @@ def _drop_repeated(layout: _Layout, files: int) -> None:
     """Leave out columns that follow from others: of each cycle, channel or tile, or of each file.
 
     A part that is another one in each file, as a time, is left out where the others distinguish
-    files.
+    files. One that several channels share may be the cycle where none is named, and one that
+    several tiles share the region, unless it is a place of the stage: these stay.
     """
     named = [one for one in layout.columns if one.field not in ("", "*")]
     distinct = _count(named) == files
+    cycle, of_cycle = layout.of("cycle"), layout.of("cycle", "channel")
     for one in layout.columns:
-        follows = any(_follows(one, [other]) for other in named)
-        follows = follows or _follows(one, layout.of("cycle", "channel"))
+        place = not one.is_word and (one.is_place or one.letters in ("x", "y"))
+        follows = any(_follows(one, [other]) for other in (named if place else cycle))
+        follows = follows or any(_count([one, other]) == _count([one]) for other in named
+                                 if _follows(one, [other]))  # fmt: skip
+        follows = follows or (bool(cycle) and _follows(one, of_cycle))
         if not one.field and (follows or (distinct and len(set(one.values)) == files)):
             one.field = "*"
 
@@ -311,11 +323,29 @@ def _is_sure(layout: _Layout, files: int) -> bool:
     alone = files == 1 and not fields
     if "region" in fields and not fields & {"tile", "row"}:
         return False  # positions may be pieces of tissue or tiles
+    if _holds_cycles(layout, "z") or _stains_twice(layout):
+        return False  # sections, regions
     if "" in fields or not (fields or alone) or not grid or (named and _count(named) != files):
         return False
     if not fields & {"tile", "row"} and any(map(_counts_files, layout.of("channel"))):
         return False
-    return all(_combine(layout, layout.of(name)) for name in ("channel", "z"))
+    return _combine(layout, "channel") and _combine(layout, "z")
+
+
+def _holds_cycles(layout: _Layout, field: str) -> bool:
+    """Return whether folders of a field are above those of the cycles."""
+    levels = [cycle.level for cycle in layout.of("cycle")]
+    return any(one.level < level for one in layout.of(field) for level in levels)
+
+
+def _stains_twice(layout: _Layout) -> bool:
+    """Return whether folders R1, R2 hold the same markers: a round stains others, a region not."""
+    rounds, channels = layout.of("cycle"), layout.of("channel")
+    if not (rounds and channels and channels[0].is_word and rounds[0].letters == "r"):
+        return False
+    count = len(set(rounds[0].values))
+    shared = Counter(channel for _, channel in {*_keys([rounds[0], channels[0]])})
+    return any(n == count and not _DYE.search(channel) for channel, n in shared.items())
 
 
 def _counts_files(channel: _Column) -> bool:
@@ -327,21 +357,22 @@ def _counts_files(channel: _Column) -> bool:
     return any("#" in form and count > 1 for form, count in forms.items())
 
 
-def _combine(layout: _Layout, others: Sequence[_Column]) -> bool:
+def _combine(layout: _Layout, field: str) -> bool:
     """Return whether most tiles of each cycle have most channels, or z-planes, of the cycle.
 
-    A number that counts files gives each tile one channel.
+    A number that counts files gives each tile one channel, a copy of a file one tile a channel.
     """
-    tiles = layout.of("cycle", "region", "tile", "row", "col")
+    tiles, others = layout.of("cycle", "region", "tile", "row", "col"), layout.of(field)
     if not others or not tiles:
         return True
     cycles = _keys(layout.of("cycle", "region")) or [()] * len(tiles[0].values)
-    of_cycle = defaultdict[object, tuple[set[object], set[object]]](lambda: (set(), set()))
+    of_cycle, found = defaultdict[object, set[object]](set), defaultdict[Any, set[object]](set)
     for cycle, tile, other in zip(cycles, _keys(tiles), _keys(others), strict=True):
-        of_cycle[cycle][0].add(tile)
-        of_cycle[cycle][1].add(other)
-    full = sum(len(first) * len(second) for first, second in of_cycle.values())
-    return _count([*tiles, *others]) >= _COMPLETE * full
+        of_cycle[cycle].add(tile)
+        found[cycle, other].add(tile)
+    shares = [len(of_other) / len(of_cycle[cycle]) for (cycle, _), of_other in found.items()]
+    least = _LEAST if field == "channel" else 0.0
+    return min(shares) >= least and sum(shares) >= _COMPLETE * len(shares)
 
 
 def _reads_back(layout: _Layout, paths: Sequence[str]) -> bool:

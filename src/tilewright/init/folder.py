@@ -149,11 +149,22 @@ def _texts(
     tiles = Notes()
     if recognised.convention != "stitched":
         tiles, samples = _placed(recognised, metadata, samples, options)
+    ignored = _ignored(recognised)
     config, unknown = config_text(recognised, metadata, planes)
     notes = Notes(
         [*_findings(recognised, metadata, planes), *metadata.notes.findings, *tiles.findings],
-        [*metadata.notes.warnings, *tiles.warnings, *_warnings(recognised)],
-        [*questions(unknown, metadata.markers, psf=planes > 1), *tiles.unknown],
+        [
+            *metadata.notes.warnings,
+            *tiles.warnings,
+            *_warnings(recognised),
+            *(ignored if recognised.convention != "fiji" else ()),
+        ],
+        [
+            *questions(unknown, metadata.markers, psf=planes > 1),
+            *metadata.notes.unknown,
+            *tiles.unknown,
+            *(ignored if recognised.convention == "fiji" else ()),
+        ],
     )
     title = ", ".join(sample.name for sample in samples)
     below = [(one.name, _relative(one.raw_dir, output), one.region) for one in samples]
@@ -227,14 +238,17 @@ def _findings(recognised: RawFolder, metadata: Metadata, planes: int) -> list[st
     return lines
 
 
+def _ignored(recognised: RawFolder) -> list[str]:
+    """Return which images are not read, and why."""
+    others, reasons = recognised.other_images, tables()["ignored"]
+    names = few((os.path.relpath(path, recognised.folder) for path in others), 5)
+    why = reasons.get(recognised.convention, reasons["other"])
+    return [f"{count(len(others), 'file')} ignored: {names}; {why}"] if others else []
+
+
 def _warnings(recognised: RawFolder) -> Iterator[str]:
     """Yield what may be wrong with the files, before any is processed."""
-    planes, others = recognised.planes, recognised.other_images
-    if others:
-        reasons = tables()["ignored"]
-        why = reasons.get(recognised.convention, reasons["other"])
-        names = few((os.path.relpath(path, recognised.folder) for path in others), 5)
-        yield f"{count(len(others), 'file')} ignored: {names}; {why}"
+    planes = recognised.planes
     paths = sorted({plane.path for plane in planes})
     # Path.exists raises for names that are too long.
     missing = [path for path in paths if not os.path.exists(path)]  # noqa: PTH110

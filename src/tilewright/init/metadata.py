@@ -105,7 +105,11 @@ def _of_names(
                 f"the pages of {plane.path} are {len(image.channels)} channels by its metadata; "
                 "they are read as z-planes, as its name says the channel"
             )
-    notes.warnings += doubted[:1]
+    if recognised.fields:  # of names whose pattern is not the user's
+        again = "give --pattern to tilewright init, with {channel} if that is right, else without"
+        notes.unknown += [f"acquisition.pattern: {doubt}: {again}" for doubt in doubted[:1]]
+    else:
+        notes.warnings += doubted[:1]
     if pixel_um := next(filter(None, (image.pixel_um for image in images)), None):
         notes.findings.append(f"pixel size {pixel_um:g} µm, from the TIFFs")
     return images, known

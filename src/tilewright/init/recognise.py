@@ -72,7 +72,8 @@ def recognise(raw_dir: Path, pattern: str | None = None) -> RawFolder:
     others = _other_images(folder, images, planes)
     if convention in ("pattern", "codex", "imagexpress"):
         _refuse_same_tiles(planes)
-        _refuse_alike(planes, others, convention)
+    if convention in ("pattern", "codex"):  # ImageXpress's projections are named as planes
+        _refuse_alike(planes, others)
     return RawFolder(convention, options, planes, others, Path(folder), names.fields)
 
 
@@ -142,11 +143,10 @@ def _refuse_same_tiles(planes: Sequence[RawPlane]) -> None:
             )
 
 
-def _refuse_alike(planes: Sequence[RawPlane], others: Sequence[str], convention: str) -> None:
+def _refuse_alike(planes: Sequence[RawPlane], others: Sequence[str]) -> None:
     """Refuse to leave files out that are named as those that are read."""
     forms = {form_of(Path(plane.path).name) for plane in planes}
-    alike = [path for path in others if form_of(Path(path).name) in forms]
-    if alike and convention != "imagexpress":  # whose projections are named as planes
+    if alike := [path for path in others if form_of(Path(path).name) in forms]:
         raise RawDataError(
             f"{count(len(alike), 'file')} such as {alike[0]} would not be read, though named like "
             f"{planes[0].path}, which is; move them away, name the folder of one experiment, or "
