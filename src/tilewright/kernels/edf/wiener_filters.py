@@ -21,8 +21,6 @@ from tilewright.kernels.edf.channel_model import FINE, RADII, ChannelModel
 
 #: Reach of the filters, which fade from half of it on. Tiles need a halo of it.
 REACH_PX = 64
-#: Share of the light that may lie at any depth, over that at the likeliest.
-_ANYWHERE = 1e-4
 #: Error of the model (optics, shape of the prior) as noise in shares of the light's power. 0 loses
 #: 0.8 dB on a bright thin sheet, 3 dB there with an aperture 10 % wrong; 0.01 loses 0.8 dB on thick
 #: tissue. It also keeps filters short: at low frequencies all planes show nearly the same.
@@ -125,8 +123,7 @@ def _bins(channel: ChannelModel, spread: float) -> Floats:
     out = np.empty((planes, RADII.size, transfer.shape[1]))
     for z in range(planes):
         # What is sharpest in an end plane may lie anywhere beyond it.
-        near = np.exp(-0.5 * np.square((np.clip(depth, 0, planes - 1) - z) / spread))
-        prior = near + _ANYWHERE
+        prior = np.exp(-0.5 * np.square((np.clip(depth, 0, planes - 1) - z) / spread))
         prior /= prior.sum()
         weighted = transfer * prior
         light = weighted @ np.moveaxis(transfer, 1, 2)

@@ -23,8 +23,8 @@ from tilewright.stages.register.plane_views import PlaneView
 _LOCAL_PERCENTILE = 90.0
 #: Correlation below which a place does not match the reference.
 POOR_NCC = 0.5
-#: Worst places that are listed.
-_WORST = 3
+#: Worst places that are listed, and shown by quality control.
+WORST = 3
 
 
 def assess(
@@ -103,7 +103,7 @@ def _local(
     # A block that reaches into a tile may have its centre where no tile lies.
     shown = known & imaged if (known & imaged).any() else known
     largest = int(np.argmax(np.where(shown, error, -1)))
-    poorest = np.argsort(np.where(shown, score, np.inf), kind="stable")[:_WORST]
+    poorest = np.argsort(np.where(shown, score, np.inf), kind="stable")[:WORST]
     centres = grid.centres_px.tolist()
     places = [_place("local_error_px", centres[largest], error[largest])]
     places += [_place("poor_blocks", centres[k]) for k in poorest.tolist() if shown[k]]

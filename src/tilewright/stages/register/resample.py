@@ -19,15 +19,14 @@ from tqdm import tqdm
 
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.io.results.ome_zarr import create_image
-from tilewright.io.results.subtraction import Subtraction, write_subtractions
-from tilewright.io.results.transform import read_transform
+from tilewright.io.results.registration import Subtraction, read_transform, write_subtractions
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend, Region, cancelling_thread_pool
 from tilewright.kernels.device_memory import OomHint, map_with_oom_split, track_device_memory
 from tilewright.kernels.register.background import subtract
 from tilewright.kernels.register.warp import Transform, source_region, warp
+from tilewright.stages import CHUNK_PX
 from tilewright.stages.register.subtract import Background, survey
-from tilewright.stages.tile_sizes import CHUNK_PX
 from tilewright.stages.tile_windows import halves, regions, within
 
 #: (marker, channel, in-focus plane).

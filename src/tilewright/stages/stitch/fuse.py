@@ -33,9 +33,8 @@ from tilewright.kernels.camera_defects import CameraDefects
 from tilewright.kernels.device_memory import OomHint, map_with_oom_split, track_device_memory
 from tilewright.kernels.stitch.blending import Correction, Span, fuse, make_correction, tile_span
 from tilewright.kernels.tile_positions.overlap_strips import neighbours
-from tilewright.stages.tile_planes import TilePlanes
-from tilewright.stages.tile_sizes import CHUNK_PX
-from tilewright.stages.tile_source import TileSource
+from tilewright.stages import CHUNK_PX
+from tilewright.stages.tile_planes import TilePlanes, TileSource
 from tilewright.stages.tile_windows import halves, spans
 
 if TYPE_CHECKING:
