@@ -4,7 +4,6 @@ The table of all of them is ``metrics.yaml`` in this folder, which holds what to
 reason too.
 """
 
-import difflib
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -15,6 +14,7 @@ import numpy as np
 import yaml
 
 from tilewright.errors import ConfigError
+from tilewright.runtime.text import suggestion
 
 Verdict = Literal["pass", "warn", "fail"]
 Direction = Literal["above", "below"]
@@ -272,8 +272,7 @@ def resolve_thresholds(overrides: Mapping[str, Mapping[str, Any]]) -> dict[str, 
     resolved = {name: metric.threshold for name, metric in METRICS.items()}
     for name, values in overrides.items():
         if name not in METRICS:
-            near = difflib.get_close_matches(name, METRICS, n=1)
-            hint = f"did you mean '{near[0]}'?" if near else f"metrics: {', '.join(METRICS)}"
+            hint = suggestion(name, METRICS)
             raise ConfigError(f"qc.thresholds names no metric '{name}'; {hint}")
         resolved[name] = limits = replace(resolved[name], **values)
         warn, fail = limits.warn, limits.fail

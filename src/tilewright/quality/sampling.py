@@ -17,6 +17,7 @@ from tilewright.kernels.noise import NOISE_KERNEL
 from tilewright.kernels.register.warp import Transform, displacement
 from tilewright.quality.figures import CROP_PX, thumbnail
 from tilewright.quality.results import ImageLocation, QcContext, QcResult
+from tilewright.stages.register.assessment import POOR_NCC
 
 #: Quality is measured on one CPU, never on a GPU.
 CPU = cpu_backend()
@@ -24,9 +25,6 @@ CPU = cpu_backend()
 #: noise (an empty one reaches a contrast of about 2).
 NO_SIGNAL = 3.0
 NO_SIGNAL_DETAIL = "nothing stands out from the noise"
-#: Correlation of a block's odd and even planes from which they show the same light. Noise reaches
-#: 0.3; what the focus score takes for a signal (NO_SIGNAL times the noise) is 0.7.
-_SAME = 0.5
 #: Blur is looked for in so many blocks with tissue, a half of their side apart or more; as many as
 #: this must touch.
 _BLUR_BLOCKS, _BLUR_PX, _BLUR_LEAST = 512, 128, 3
@@ -40,8 +38,6 @@ _LIT, _BLUR_CONTRAST = 0.04, 6.0
 #: Spatial frequencies in cycles/px: tissue shapes, and the detail that defocus removes first.
 LOW_BAND = (0.01, 0.04)
 DETAIL_BAND = (0.08, 0.20)
-#: Only the corners of the spectrum lie beyond this radius; the optics pass little there.
-NOISE_BAND = (0.50, 0.71)
 
 
 def focus_score(image: NDArray[Any]) -> float:
@@ -76,7 +72,8 @@ def focus_score(image: NDArray[Any]) -> float:
         inside = ((radius >= limits[0]) & (radius < limits[1])).astype(np.float32)
         return float((power * inside).sum(dtype=np.float64) / inside.sum(dtype=np.float64))
 
-    floor = max(band(NOISE_BAND), float(np.finfo(np.float32).tiny))
+    # Only the corners of the spectrum lie beyond half a cycle per pixel; the optics pass little.
+    floor = max(band((0.5, np.inf)), float(np.finfo(np.float32).tiny))
     low = band(LOW_BAND)
     if low < NO_SIGNAL * floor:
         return float("nan")
@@ -316,4 +313,5 @@ def _same_light(column: NDArray[Any]) -> bool:
         ndimage.gaussian_filter(half, fine) - ndimage.gaussian_filter(half, coarse)
         for half in halves
     ]
-    return ncc(*low) > _SAME
+    # Noise reaches 0.3; what the focus score takes for a signal is 0.7.
+    return ncc(*low) > POOR_NCC

@@ -96,8 +96,6 @@ class Subtraction:
         Factor by which the background was multiplied.
     oversubtracted : float
         Share of the subtracted light that the channel did not hold; ``nan``: none was subtracted.
-    emptied : float
-        Share of the pixels with light that have none left.
     before, light : float32 (y, x)
         Overviews of the registered channel and background before.
     """
@@ -109,7 +107,6 @@ class Subtraction:
     method: str
     factor: float
     oversubtracted: float
-    emptied: float
     before: NDArray[np.float32]
     light: NDArray[np.float32]
 

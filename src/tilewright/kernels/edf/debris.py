@@ -14,7 +14,7 @@ import scipy.fft
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tilewright.kernels.backend import cells, fast_len
+from tilewright.kernels.backend import Region, cells, fast_len
 from tilewright.kernels.edf.channel_model import FINE
 from tilewright.kernels.edf.focus import BORDER_PX, HALO_PX
 from tilewright.kernels.noise import NoiseModel
@@ -118,15 +118,21 @@ def subtract_debris(
         debris[y, x] |= core
         source = np.zeros(top.shape, np.float32)
         source[y, x] = core * light[plane, y, x]
-        wide = tuple(
-            slice(max(s.start - HALO_PX, 0), min(s.stop + HALO_PX, n))
-            for s, n in zip((y, x), top.shape, strict=True)
-        )
+        wide = _around((y, x), top.shape)
         light[:, *wide] = _rest(light[:, *wide], saturated[:, *wide], source[wide], plane, model)
     out = stack.copy()
     counts = np.maximum(light + np.float32(model.pedestal_counts), 0)
     out[model.planes] = np.rint(counts) if out.dtype.kind in "ui" else counts
     return out, debris
+
+
+def _around(box: Region, shape: tuple[int, ...]) -> Region:
+    """Return the part of an image of ``shape`` in which the light of debris is subtracted."""
+    y, x = (
+        slice(max(part.start - HALO_PX, 0), min(part.stop + HALO_PX, n))
+        for part, n in zip(box, shape, strict=True)
+    )
+    return y, x
 
 
 def _rest(

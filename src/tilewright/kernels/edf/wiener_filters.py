@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Backend, Floats, fast_len
+from tilewright.kernels.backend import Backend, Floats
 from tilewright.kernels.edf.channel_model import FINE, RADII, ChannelModel
 
 #: Reach of the filters, which fade from half of it on. Tiles need a halo of it.
@@ -180,12 +180,3 @@ def _cosines(length: int, pixels: int) -> Floats:
     cosine = 2 * np.cos(2 * np.pi * np.arange(pixels)[:, None] * frequency)
     cosine[0] = 1
     return cosine
-
-
-def window_len(pixels: int) -> int:
-    """Return the smallest FFT-friendly multiple of 8 that is at least ``pixels``.
-
-    >>> window_len(1216), window_len(704)
-    (1280, 720)
-    """
-    return 8 * fast_len(-(-pixels // 8))

@@ -26,7 +26,6 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
         "background": done.background,
         "background_method": done.method,
         "background_factor": done.factor,
-        "emptied": done.emptied,
     }
     item = context.evaluate("oversubtracted", done.oversubtracted, what)
     return StageQc([item], numbers, (context.name, done))

@@ -100,7 +100,6 @@ def deconvolve(
             np.float32,
             mosaic.chunk_px,
             mosaic.voxel_um,
-            Path(output).stem,
             ome_zarr_version=ome_zarr_version,
             attributes=stack.record | {"tile_px": side_px, "halo_px": halo_px},
         ) as writer:

@@ -44,8 +44,6 @@ from tilewright.stages.tile_windows import LEAST_PX, read_window, spans
 
 #: The height map keeps every eighth pixel of the mosaic in y and x.
 HEIGHT_STEP_PX = 8
-#: On a GPU one thread reads while the other computes.
-GPU_THREADS = 2
 _OOM_HINT = OomHint("edf_plane", "all planes of its smallest tile with halo")
 _SAMPLES = OomHint("edf_plane", "the windows from which its filters are made")
 _FREE: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
@@ -102,7 +100,6 @@ def edf_plane(
             np.uint16,
             mosaic.chunk_px,
             mosaic.voxel_um,
-            Path(output).stem,
             ome_zarr_version=ome_zarr_version,
         ) as writer,
     ):
@@ -155,7 +152,7 @@ def _project(
     def one(tile: Region) -> _TileSummary:
         return _project_tile(backend, mosaic, plan, projector, writer, tile, (y, x))
 
-    with cancelling_thread_pool(backend, GPU_THREADS) as pool:
+    with cancelling_thread_pool(backend) as pool:
         bar = tqdm(pool.map(one, tiles), desc="edf", total=len(tiles), unit="tile", mininterval=5)
         for summary in bar:
             heights[_every(summary.tile, HEIGHT_STEP_PX)] = summary.heights

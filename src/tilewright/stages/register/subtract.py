@@ -82,7 +82,6 @@ def survey(
         method="regression" if background.factor is None else "exposure",
         factor=factor,
         oversubtracted=oversubtracted_share(marker, light, factor),
-        emptied=0.0,  # counted while it is subtracted
         before=before,
         light=coarse,
     )

@@ -95,7 +95,6 @@ def stitch(
     DeviceMemoryError
         The GPU's memory does not hold the smallest part of a chunk.
     """
-    output = Path(output)
     plan = _plan(backend, tiles, positions, illumination, chunk_px, shift_px)
     ceiling = np.iinfo(tiles.dtype).max if saturation_counts is None else saturation_counts
     with create_mosaic(
@@ -104,7 +103,6 @@ def stitch(
         tiles.dtype,
         chunk_px,
         voxel_um,
-        output.name.removesuffix(".zarr"),
         ome_zarr_version=ome_zarr_version,
         fill=int(illumination.pedestal + 0.5),
     ) as mosaic:

@@ -53,7 +53,6 @@ def stitched_plane(
     RawDataError
         The file has changed since the workflow started, or is damaged.
     """
-    output = Path(output)
     with (
         opened(image) as source,
         create_mosaic(
@@ -62,7 +61,6 @@ def stitched_plane(
             np.uint16,
             chunk_px,
             voxel_um,
-            output.name.removesuffix(".zarr"),
             ome_zarr_version=ome_zarr_version,
         ) as writer,
     ):
