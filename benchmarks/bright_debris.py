@@ -137,7 +137,7 @@ def _plane(stack: NDArray[np.uint16], scene: str, method: Method, pedestal: Any)
         attributes = {"pedestal_counts": int(pedestal)}
         shape = (stack.shape[0], stack.shape[1], stack.shape[2])
         with create_mosaic(
-            source, shape, stack.dtype, shape[1], voxel, "debris", attributes=attributes
+            source, shape, stack.dtype, shape[1], voxel, attributes=attributes
         ) as writer:
             for z, plane in enumerate(stack):
                 writer.write(z, 0, 0, plane)

@@ -95,7 +95,7 @@ def _plane(stack: NDArray[np.uint16], scene: Scene, offset: float) -> NDArray[np
         attributes: dict[str, Any] = {"pedestal_counts": int(offset)}
         shape = (stack.shape[0], stack.shape[1], stack.shape[2])
         with create_mosaic(
-            source, shape, stack.dtype, shape[1], voxel, "scene", attributes=attributes
+            source, shape, stack.dtype, shape[1], voxel, attributes=attributes
         ) as writer:
             for z, plane in enumerate(stack):
                 writer.write(z, 0, 0, plane)

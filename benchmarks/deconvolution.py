@@ -94,7 +94,7 @@ def tiled(path: str, out: str) -> None:
         voxel_um, source = (step, 0.377, 0.377), Path(folder) / "in.zarr"
         told = {"pedestal_counts": background}
         with create_mosaic(
-            source, counts.shape, np.uint16, 512, voxel_um, "in", attributes=told
+            source, counts.shape, np.uint16, 512, voxel_um, attributes=told
         ) as writer:
             writer.write(0, 0, 0, counts.astype(np.uint16))
         tifffile.imwrite(Path(folder) / "psf.tif", psf)

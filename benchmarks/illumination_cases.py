@@ -23,7 +23,7 @@ from tests.support.illumination_truth import (
     stripes,
     vignette,
 )
-from tilewright.quality.metrics import METRICS
+from tilewright.quality.results import METRICS
 
 SIZE = 256
 Field = NDArray[np.float64]

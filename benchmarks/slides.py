@@ -38,7 +38,7 @@ from tilewright.config.layout import Layout
 from tilewright.config.load import read_experiment
 from tilewright.config.rules import SNAKEMAKE_MB
 from tilewright.config.tables import TILE_COLUMNS
-from tilewright.io.results.transform import read_transform
+from tilewright.io.results.registration import read_transform
 from tilewright.runtime.files import csv_text
 
 PIXEL_UM = 0.5

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.ome_zarr import open_image
-from tilewright.io.results.transform import read_transform
+from tilewright.io.results.registration import read_transform
 from tilewright.quality.figures import display_range, overlay
 from tilewright.quality.sampling import moved_thumbnail
 from tilewright.report.pictures import COLOURS

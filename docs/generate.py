@@ -23,7 +23,7 @@ from snakemake_scheduler_plugin_tilewright.settings import ExecutorSettings
 from tilewright import cli
 from tilewright.config.rules import STAGES
 from tilewright.config.settings import Settings
-from tilewright.quality.metrics import METRICS, REASONS, Metric
+from tilewright.quality.results import METRICS, REASONS, Metric
 
 REPOSITORY = Path(__file__).parent.parent
 

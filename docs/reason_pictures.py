@@ -23,10 +23,9 @@ from scipy import ndimage
 from tests.support.quality import damages, faults
 from tests.support.quality.workbench import CYCLES, Bench, make_bench
 from tilewright.io.results.ome_zarr import open_image
-from tilewright.io.results.transform import read_transform
+from tilewright.io.results.registration import read_transform
 from tilewright.quality.figures import display_range, overlay
-from tilewright.quality.metrics import METRICS
-from tilewright.quality.results import QcResult
+from tilewright.quality.results import METRICS, QcResult
 from tilewright.quality.sampling import moved_thumbnail
 
 FOLDER = Path(__file__).parent / "images/reasons"

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from tilewright.report.page.html import ReportInputs, write_report
 from tilewright.runtime.job import job_context
-from tilewright.runtime.versions import software_versions
+from tilewright.runtime.provenance import software_versions
 
 params = snakemake.params
 # In the order of the rule's input.

@@ -16,7 +16,7 @@ from snakemake_scheduler_plugin_tilewright.slurm import reasons
 from snakemake_scheduler_plugin_tilewright.slurm.query import MOST_QUESTIONS_A_MIN
 from tests.conftest import REPO
 from tilewright import cli
-from tilewright.quality.metrics import METRICS
+from tilewright.quality.results import METRICS
 
 PAGES = sorted((REPO / "docs").glob("*.md"))
 TEXTS = [*PAGES, *(REPO / page for page in hooks.PAGES if page != "CHANGELOG.md")]

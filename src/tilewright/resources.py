@@ -11,8 +11,7 @@ from tilewright.config.experiment import Experiment
 from tilewright.config.layout import Layout
 from tilewright.config.rules import DataSize
 from tilewright.devices.inventory import has_driver
-from tilewright.devices.leases import jobs_per_gpu
-from tilewright.devices.slurm_allocation import use_allocated_device
+from tilewright.devices.leases import jobs_per_gpu, use_allocated_device
 from tilewright.runtime.machine import (
     device_kinds,
     gpus_of_jobs,

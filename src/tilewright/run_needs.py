@@ -17,7 +17,7 @@ from tilewright.config.settings import Settings
 from tilewright.io.inputs.raw_headers import pixel_doubts
 from tilewright.runtime.text import count, few
 
-#: Blosc and deflate leave about three quarters of 16-bit counts; less of empty ground.
+#: Share of 16-bit counts that Blosc and deflate leave, about; less of empty ground.
 _COMPRESSED = 0.7
 _PYRAMID = 4 / 3
 #: Share of the memory for jobs, as in profiles/default.
@@ -71,7 +71,8 @@ def channel_depths(experiment: Experiment, manifest_of: ManifestOf) -> dict[int,
     found: dict[int, dict[str, int]] = {cycle: {} for cycle in experiment.cycles}
     for one in experiment.channels:
         depths = [manifest_of(of, one.cycle).depths[one.channel] for of in experiment.samples]
-        name = f"{one.channel} ({one.marker})" * (one.marker != one.channel) or one.channel
+        named = one.marker != one.channel
+        name = f"{one.channel} ({one.marker})" if named else one.channel
         found[one.cycle][name] = min(depths)
     return found
 
@@ -94,7 +95,9 @@ def check_depths(depths: Mapping[int, Mapping[str, int]]) -> str:
                 names.append(
                     f"cycle {cycle}, channel {channel} has {planes} and the others {usual}"
                 )
-    return f"{few(names)}; copy the files of planes that were imaged and are missing" * bool(names)
+    if not names:
+        return ""
+    return f"{few(names)}; copy the files of planes that were imaged and are missing"
 
 
 def check_space(lasting: float, passing: float, results: Path) -> str:
@@ -121,12 +124,13 @@ def check_space(lasting: float, passing: float, results: Path) -> str:
 def check_memory(models: Mapping[str, ResourceModel], rules: Iterable[str]) -> str:
     """Return why the largest job of some rules may not fit into this machine's memory, else ""."""
     most_mb, rule = max((models[rule].request({}, "cpu").mem_mb, rule) for rule in rules)
-    have_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _MEMORY_SHARE / 2**20
-    if most_mb <= have_mb:
+    need = most_mb * 2**20
+    have = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") * _MEMORY_SHARE
+    if need <= have:
         return ""
     return (
-        f"the largest job, of {rule}, asks for {most_mb / 1024:.1f} GB, and jobs of this machine "
-        f"have {have_mb / 1024:.1f} GB; use a larger one, or a cluster"
+        f"the largest job, of {rule}, asks for {_size(need)}, and jobs of this machine have "
+        f"{_size(have)}; use a larger one, or a cluster"
     )
 
 

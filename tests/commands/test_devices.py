@@ -9,8 +9,7 @@ from typer.testing import CliRunner
 
 from tests.support.fake_nvml import GB, FakeDevice, FakeMachine, uuid
 from tilewright.cli import app
-from tilewright.devices.health import failures, record_failure
-from tilewright.devices.lease_folder import lease_root
+from tilewright.devices.lease_folder import failures, lease_root, record_failure
 from tilewright.devices.leases import wait_for_lease
 
 FALLEN = "cudaErrorECCUncorrectable: uncorrectable ECC error"

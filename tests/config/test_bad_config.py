@@ -44,6 +44,7 @@ NO_SHELL = "'~' and '$' are not expanded in a config file; write "
         ),
         ("samples", "nowhere.tsv", "the table of the key 'samples': nowhere.tsv cannot be read"),
         ("edf.method", "direct", "'edf.method' is 'direct': input should be 'auto', 'mult"),
+        ("edf_method", "auto", "unknown key 'edf_method'; did you mean 'edf.method'?"),
         ("deconvolv", {}, "unknown key 'deconvolv'; did you mean 'deconvolve'?"),
         ("registration.block_px", 99, "known are max_shift_px, max_rotation_deg, allow_unreg"),
         ("qc.thresholds", {"focus": {"wrn": 1}}, "did you mean 'warn'?"),

@@ -27,7 +27,7 @@ def test_the_largest_job_of_the_rules_that_run_fits_into_memory() -> None:
     stitched = rules_with("stitched", "auto")
     assert check_memory(models, direct) == ""
     found = check_memory(models, deconvolved)
-    assert found.startswith("the largest job, of deconvolve, asks for 1073741824.0 GB, and jobs ")
+    assert found.startswith("the largest job, of deconvolve, asks for 1152921504.6 GB, and jobs ")
     assert found.endswith("; use a larger one, or a cluster")
     assert "stitched_plane" in stitched - direct
     assert not {"stitch", "edf_plane", "deconvolve"} & stitched
@@ -53,7 +53,7 @@ os.sysconf = lambda name, own=os.sysconf: 1 if name == "SC_PHYS_PAGES" else own(
 def test_a_dry_run_warns_and_goes_on(phantom: Run, tmp_path: Path) -> None:
     command = ("registration", "-n", "--cores", "3")
     disk = r"the disk may get full: .* temporary stacks .*elsewhere \(results: in "
-    memory = r"the largest job, of \w+, asks for [\d.]+ GB, and jobs of this machine have 0.0 GB"
+    memory = r"the largest job, of \w+, asks for [\d.]+ .B, and jobs of this machine have 0 MB"
     (tmp_path / "sitecustomize.py").write_text(_SMALL)
     first = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
     for environment, times in (({}, 0), ({"PYTHONPATH": first}, 1)):

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tilewright.devices.health import clear, failures, is_fault_of_device, record_failure
+from tilewright.devices.lease_folder import clear, failures, is_fault_of_device, record_failure
 
 
 def test_a_device_gets_no_jobs_from_a_failure_on_until_it_is_cleared(tmp_path: Path) -> None:

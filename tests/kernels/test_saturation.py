@@ -14,7 +14,7 @@ from tilewright.kernels.camera import (
     saturated_share,
     top_of,
 )
-from tilewright.quality.metrics import METRICS
+from tilewright.quality.results import METRICS
 
 SIDE = 960
 OFFSET = 100.0

@@ -9,8 +9,7 @@ from scipy import ndimage, stats
 
 from tests.support.phantom_truth import PhantomTruth
 from tilewright.phantom.camera import poisson
-from tilewright.phantom.files import tile_path
-from tilewright.phantom.make import Phantom, PhantomDesign, make_phantom
+from tilewright.phantom.make import Phantom, PhantomDesign, make_phantom, tile_path
 
 SMALL: dict[str, Any] = {"cycles": 2, "channels": 2, "rows": 2, "cols": 2, "planes": 3}
 SMALL |= {"tile_px": 128, "overlap": 0.2}

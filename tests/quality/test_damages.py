@@ -17,7 +17,7 @@ from tests.support.quality.damages import (
     worse,
 )
 from tests.support.quality.workbench import Bench, make_bench
-from tilewright.quality.metrics import METRICS
+from tilewright.quality.results import METRICS
 
 #: Written only for cycles that were let through, and for channels with a background.
 SOMETIMES = {"unregistered", "oversubtracted"}

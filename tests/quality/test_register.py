@@ -10,7 +10,7 @@ from scipy import ndimage
 
 from tests.quality.qc_scenes import details, expose, judged, section, values, verdicts
 from tests.support.mosaics import write_mosaic
-from tilewright.io.results.transform import write_transform
+from tilewright.io.results.registration import write_transform
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.register.warp import Transform
 from tilewright.quality.evaluate import QcRecord

@@ -13,8 +13,16 @@ from tilewright.config.rules import STAGES
 from tilewright.errors import QualityError
 from tilewright.io.results.result_file import checksum_path
 from tilewright.quality.evaluate import QcRecord, apply_thresholds, read_qc, write_qc
-from tilewright.quality.metrics import METRICS, REASONS, Threshold, Verdict
-from tilewright.quality.results import QcContext, QcResult, resolve_thresholds, worst
+from tilewright.quality.results import (
+    METRICS,
+    REASONS,
+    QcContext,
+    QcResult,
+    Threshold,
+    Verdict,
+    resolve_thresholds,
+    worst,
+)
 from tilewright.quality.summary import (
     stop_on_failure,
     trusted_markers,

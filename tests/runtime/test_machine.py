@@ -11,8 +11,8 @@ import pytest
 from tests.conftest import STANDIN
 from tests.support.fake_nvml import GB, FakeDevice, FakeMachine, uuid
 from tilewright.config.settings import RuleResources, Settings
-from tilewright.devices.health import record_failure
 from tilewright.devices.inventory import Snapshot
+from tilewright.devices.lease_folder import record_failure
 from tilewright.errors import ConfigError, DeviceError
 from tilewright.runtime.machine import device_kinds, gpus_of_jobs, pools, usable_gpus, usable_slots
 

@@ -27,7 +27,7 @@ from tests.stages.stitch import stitch_runs
 from tests.support.mosaics import write_mosaic
 from tests.support.tissue_pair import make_pair
 from tests.support.wavy_stack import wavy
-from tilewright.devices.health import is_fault_of_device
+from tilewright.devices.lease_folder import is_fault_of_device
 from tilewright.errors import DeviceMemoryError
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.backend import Backend, gpu_backend

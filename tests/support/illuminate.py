@@ -9,8 +9,8 @@ from tilewright.kernels.tile_positions.overlap_strips import plan_strips
 from tilewright.stages.calibrate.channel_reading import read_channel
 from tilewright.stages.illumination.binned_tiles import TileMeasures, measure_tiles
 from tilewright.stages.illumination.estimate import estimate_channels
+from tilewright.stages.tile_planes import TileSource
 from tilewright.stages.tile_positions.locate import TileLocations, locate
-from tilewright.stages.tile_source import TileSource
 
 
 def place_tiles(

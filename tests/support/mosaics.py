@@ -20,7 +20,7 @@ def write_mosaic(
     **attributes: Any,
 ) -> Path:
     """Write a stack (z, y, x) and return its path."""
-    how = (stack.shape, stack.dtype, chunk_px, voxel_um, path.stem)
+    how = (stack.shape, stack.dtype, chunk_px, voxel_um)
     with create_mosaic(path, *how, attributes=attributes) as writer:
         writer.write(0, 0, 0, stack)
     return path

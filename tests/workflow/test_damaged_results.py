@@ -22,8 +22,7 @@ from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.ome_tiff import write_ome_tiff
 from tilewright.io.results.ome_zarr import join_images
 from tilewright.io.results.positions import read_edges, read_positions
-from tilewright.io.results.subtraction import read_subtraction
-from tilewright.io.results.transform import read_transform
+from tilewright.io.results.registration import read_subtraction, read_transform
 from tilewright.quality.evaluate import read_qc
 from tilewright.quality.summary import write_trusted_markers
 

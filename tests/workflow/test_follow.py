@@ -20,8 +20,7 @@ from tests.support.slurm_cluster import BUSY, wait_for
 from tests.support.stitched_files import cycle_image, tissue, write_ome_pyramid
 from tilewright.init.folder import create_experiment
 from tilewright.io.results.positions import read_positions
-from tilewright.phantom.files import tile_path
-from tilewright.phantom.make import PhantomDesign
+from tilewright.phantom.make import PhantomDesign, tile_path
 
 pytestmark = pytest.mark.workflow
 

@@ -13,8 +13,7 @@ import pytest
 from tests.conftest import STANDIN
 from tests.support.fake_nvml import GB, FakeDevice, FakeMachine, uuid
 from tests.support.runs import TINY, Run, digests, make_run
-from tilewright.devices.health import failures, record_failure
-from tilewright.devices.lease_folder import lock
+from tilewright.devices.lease_folder import failures, lock, record_failure
 from tilewright.devices.leases import CONTEXT_B, RESERVE_B, holders
 
 TARGET = "stitching"

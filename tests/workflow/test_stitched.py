@@ -18,7 +18,7 @@ from tests.support.stitched_files import (
 )
 from tilewright.init.folder import create_experiment
 from tilewright.io.results.mosaic import open_mosaic
-from tilewright.io.results.transform import read_transform
+from tilewright.io.results.registration import read_transform
 
 pytestmark = pytest.mark.workflow
 

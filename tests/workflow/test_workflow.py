@@ -21,7 +21,7 @@ from tilewright.config.layout import Layout
 from tilewright.config.load import read_experiment
 from tilewright.config.rules import SNAKEMAKE_MB
 from tilewright.io.results.mosaic import open_mosaic
-from tilewright.io.results.transform import read_transform
+from tilewright.io.results.registration import read_transform
 from tilewright.phantom.make import PhantomDesign, make_phantom
 
 pytestmark = pytest.mark.workflow

@@ -7,9 +7,8 @@ from pathlib import Path
 
 import typer
 
-from tilewright.devices.health import clear, failures
 from tilewright.devices.inventory import NOT_INSTALLED, snapshot
-from tilewright.devices.lease_folder import lease_root
+from tilewright.devices.lease_folder import clear, failures, lease_root
 from tilewright.devices.leases import holders
 from tilewright.errors import ConfigError, LeaseError
 from tilewright.runtime.text import count, printable
@@ -40,7 +39,7 @@ def describe_devices(root: Path) -> list[str]:
         state = count(number[one.uuid], "job") if number[one.uuid] else "no job"
         state = "CUDA failed" if one.uuid in failed else state
         memory = f"{one.used_b / _GB:.1f}/{one.total_b / _GB:.1f} GB"
-        part = "part of " * bool(one.parent)
+        part = "part of " if one.parent else ""
         lines.append(f"{part}GPU {one.index}: {one.uuid}, {one.name}, {memory}, {state}")
     lines += [f"job on {uuid} since {job}" for uuid, job in leases]
     lines += [

@@ -7,9 +7,8 @@ from pathlib import Path
 from tilewright.config.experiment import Experiment
 from tilewright.config.rules import RULES
 from tilewright.config.settings import Settings
-from tilewright.config.value_types import suggestion
 from tilewright.errors import ConfigError
-from tilewright.runtime.text import few
+from tilewright.runtime.text import few, suggestion
 from tilewright.stages.edf import METHODS
 
 

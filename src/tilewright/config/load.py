@@ -16,10 +16,9 @@ from tilewright.config.consistency import check_experiment
 from tilewright.config.experiment import Experiment
 from tilewright.config.settings import Section, Settings
 from tilewright.config.tables import collect_errors, read_markers, read_samples
-from tilewright.config.value_types import suggestion
 from tilewright.errors import ConfigError
 from tilewright.installed import shipped
-from tilewright.runtime.text import printable
+from tilewright.runtime.text import printable, suggestion
 
 #: Parts that pydantic adds to a key whose value has several types.
 _VALUE_TYPE = re.compile(r"constrained-|literal\[|tuple\[")
@@ -88,14 +87,22 @@ def _key_of(problem: Any) -> tuple[str, ...]:
     return first, *(part for part in rest if not _VALUE_TYPE.match(part))
 
 
-def _keys_beside(location: tuple[str, ...]) -> list[str]:
-    """Return the keys of the section in which a key lies."""
+def _sections(section: type[Section]) -> dict[str, type[Section]]:
+    """Return the sections in a section, by their keys."""
+    known = Section.__subclasses__()
+    kinds = {name: field.annotation for name, field in section.model_fields.items()}
+    return {name: t for name, kind in kinds.items() for t in (kind, *get_args(kind)) if t in known}
+
+
+def _similar_key(location: tuple[str, ...]) -> str:
+    """Return which key may be meant by an unknown one: of its section, or of one of its name."""
     section: type[Section] = Settings
-    for name in location[:-1]:
-        if name in section.model_fields:  # not the name of a metric or a rule
-            kind = section.model_fields[name].annotation
-            section = next(t for t in (kind, *get_args(kind)) if t in Section.__subclasses__())
-    return list(section.model_fields)
+    for name in location[:-1]:  # that of a metric or a rule is no section
+        section = _sections(section).get(name, section)
+    names = list(section.model_fields)
+    inner = _sections(Settings).items() if len(location) == 1 else ()
+    dotted = [f"{name}.{key}" for name, part in inner for key in part.model_fields]
+    return suggestion(location[-1], names + dotted, names)
 
 
 def _message(problem: Any) -> str:
@@ -103,9 +110,7 @@ def _message(problem: Any) -> str:
     location, value = _key_of(problem), problem.get("input")
     key, where = ".".join(location), f"{shipped('config') / 'README.md'} describes it"
     if problem["type"] == "extra_forbidden":
-        models = Section.__subclasses__()
-        names = sorted({name for model in models for name in model.model_fields})
-        return f"unknown key '{key}'; {suggestion(location[-1], names, _keys_beside(location))}"
+        return f"unknown key '{key}'; {_similar_key(location)}"
     if problem["type"] == "missing":
         return f"the key '{key}' is missing; {where}"
     if value is None:

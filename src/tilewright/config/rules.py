@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from snakemake_scheduler_plugin_tilewright import DeviceKind, ResourceModel, ResourceRequest
-from tilewright.stages.tile_sizes import CHUNK_PX, HALO_PX, TILE_PX
+from tilewright.stages import CHUNK_PX, HALO_PX, TILE_PX
 
 _MB = 2**20
 #: One plane of a chunk in float32.

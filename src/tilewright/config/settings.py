@@ -1,11 +1,39 @@
 """The configuration's keys: types, units, ranges and defaults, one model per section."""
 
+import re
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-from tilewright.config.value_types import Auto, FieldsPath, PathText, Positive, ResultsPath
 from tilewright.stages.edf import METHODS, Method
+
+
+def _literal_path(path: str) -> str:
+    """Refuse a path that a shell would expand."""
+    if not path.strip() or not path.isprintable():
+        raise ValueError("name a file or folder")
+    if path.startswith("~") or "$" in path:
+        raise ValueError("'~' and '$' are not expanded in a config file; write the whole path")
+    return path
+
+
+def _only_fields(path: str) -> str:
+    if set(re.sub(r"\{(sample|cycle|channel)\}", "", path)) & set("{}"):
+        raise ValueError("fields are {sample}, {cycle} and {channel}; write no other braces")
+    return path
+
+
+def _no_braces(path: str) -> str:
+    if set(path) & set("{}"):
+        raise ValueError("a folder of results cannot have braces in its name; rename it")
+    return path
+
+
+Auto = Literal["auto"]
+PathText = Annotated[str, AfterValidator(_literal_path)]
+FieldsPath = Annotated[PathText, AfterValidator(_only_fields)]
+ResultsPath = Annotated[PathText, AfterValidator(_no_braces)]
+Positive = Annotated[float, Field(gt=0)]
 
 
 class Section(BaseModel):

@@ -9,10 +9,9 @@ from typing import Any, TypeVar
 
 from pydantic import TypeAdapter, ValidationError
 
-from tilewright.config.value_types import suggestion
 from tilewright.errors import ConfigError
 from tilewright.io.text_file import read_content, read_text
-from tilewright.runtime.text import printable
+from tilewright.runtime.text import printable, suggestion
 
 #: No table has more: 100 bytes a row of 500,000 tiles.
 MOST_MB = 50

@@ -40,7 +40,7 @@ def cycles_text(cycles: Sequence[int]) -> str:
     >>> cycles_text([1]), cycles_text([1, 2, 4])
     ('cycle 1', 'cycles 1, 2, 4')
     """
-    return f"cycle{'s' * (len(cycles) > 1)} {', '.join(map(str, cycles))}"
+    return f"{'cycles' if len(cycles) > 1 else 'cycle'} {', '.join(map(str, cycles))}"
 
 
 def is_formula(text: str) -> bool:

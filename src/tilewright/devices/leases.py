@@ -15,9 +15,9 @@ from datetime import datetime
 from itertools import product
 from pathlib import Path
 
-from tilewright.devices.health import failures
+from snakemake_scheduler_plugin_tilewright import allocated_gpus
 from tilewright.devices.inventory import Device, snapshot
-from tilewright.devices.lease_folder import lease_root, lock
+from tilewright.devices.lease_folder import failures, lease_root, lock
 from tilewright.errors import DeviceError, LeaseTimeoutError, NoDeviceError
 
 MIB = 2**20
@@ -153,3 +153,22 @@ def _acquired(
                 locks.push(held.pop_all())
                 return Lease(device.uuid, share_b(device, jobs))
     return None
+
+
+#: Set in a job of the workflow that has an allocation of its own.
+ALLOCATED = "TILEWRIGHT_ALLOCATED"
+
+
+def use_allocated_device() -> None:
+    """Make this process and its children use the device that Slurm allocated."""
+    os.environ["TILEWRIGHT_DEVICE"] = "gpu" if allocated_gpus() else "cpu"
+    os.environ[ALLOCATED] = "1"
+
+
+def by_slurm() -> bool:
+    """Return whether Slurm allocated GPUs to this job alone.
+
+    Not where Snakemake itself runs inside an allocation, whose GPUs its jobs share.
+    """
+    alone = os.environ.get(ALLOCATED) and os.environ.get("SLURM_JOB_ID")
+    return bool(alone) and allocated_gpus()

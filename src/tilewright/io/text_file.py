@@ -51,7 +51,7 @@ def read_text(
         return content.decode(encoding)
     except UnicodeDecodeError as problem:
         line = content[: problem.start].count(b"\n") + 1
+        known = "UTF-8 or UTF-16" if utf16 else "UTF-8"
         raise error(
-            f"{path}, line {line}: the text is not UTF-8{' or UTF-16' * utf16}; save it with that "
-            "encoding"
+            f"{path}, line {line}: the text is not {known}; save it with that encoding"
         ) from None

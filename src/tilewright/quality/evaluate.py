@@ -15,11 +15,11 @@ from typing import Any
 
 from tilewright.config.rules import STAGES
 from tilewright.io.results.result_file import json_value, read_json, result_file_errors, write_json
-from tilewright.quality.metrics import Verdict
 from tilewright.quality.results import (
     NOT_APPLICABLE,
     QcContext,
     QcResult,
+    Verdict,
     resolve_thresholds,
     worst,
 )

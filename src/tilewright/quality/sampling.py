@@ -1,30 +1,30 @@
-"""Blocks with tissue, in which quality is measured, and their focus."""
+"""Blocks with tissue, in which quality is measured, and their focus.
+
+A number that the image cannot give (focus of an empty field) is ``nan``.
+"""
 
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.fft
 from numpy.typing import NDArray
 from scipy import ndimage
 
 from tilewright.io.results.mosaic import Mosaic
-from tilewright.kernels.backend import cpu_backend
-from tilewright.kernels.metrics import LOW_BAND, focus_score, ncc
+from tilewright.kernels.backend import cpu_backend, fast_len
 from tilewright.kernels.noise import NOISE_KERNEL
 from tilewright.kernels.register.warp import Transform, displacement
 from tilewright.quality.figures import CROP_PX, thumbnail
 from tilewright.quality.results import ImageLocation, QcContext, QcResult
+from tilewright.stages.register.assessment import POOR_NCC
 
 #: Quality is measured on one CPU, never on a GPU.
 CPU = cpu_backend()
-#: Contrast below which a field holds nothing but noise (an empty one reaches about 2).
+#: Contrast, and power of the low band, over that of noise, below which a field holds nothing but
+#: noise (an empty one reaches a contrast of about 2).
 NO_SIGNAL = 3.0
 NO_SIGNAL_DETAIL = "nothing stands out from the noise"
-#: Correlation of a block's odd and even planes from which they show the same light. Noise reaches
-#: 0.3; what the focus score takes for a signal is 0.7 by its own measure (SIGNAL_GUARD).
-_SAME = 0.5
-#: Blocks compared with the stack: columns of 20 planes are 5 MB each.
-_DETAIL_BLOCKS = 8
 #: Blur is looked for in so many blocks with tissue, a half of their side apart or more; as many as
 #: this must touch.
 _BLUR_BLOCKS, _BLUR_PX, _BLUR_LEAST = 512, 128, 3
@@ -34,6 +34,66 @@ _BLURRED = 0.1
 #: Tissue from there on between two percentiles: a bubble may leave 30 % of the light. Below this
 #: contrast noise decides: with 3 a sound channel with 4 % of its light would be blurred.
 _LIT, _BLUR_CONTRAST = 0.04, 6.0
+
+#: Spatial frequencies in cycles/px: tissue shapes, and the detail that defocus removes first.
+LOW_BAND = (0.01, 0.04)
+DETAIL_BAND = (0.08, 0.20)
+
+
+def focus_score(image: NDArray[Any]) -> float:
+    """Return the ratio of fine to coarse power, less noise, of a (y, x) image of 64×64 px or more.
+
+    Power at 0.08–0.2 cycles/px over power at 0.01–0.04, each less the white floor in the
+    corners of the spectrum: independent of gain and offset, falling with defocus. A Hann
+    window keeps the borders of the field out of the detail band.
+
+    Raises
+    ------
+    ValueError
+        The image is smaller than 64 px on a side.
+
+    Examples
+    --------
+    >>> from scipy import ndimage
+    >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(128, 128)), 2)
+    >>> blurred = ndimage.gaussian_filter(scene, 2)
+    >>> focus_score(scene) > 2 * focus_score(blurred)
+    True
+    """
+    plane = np.asarray(image, np.float32)
+    if plane.ndim != 2 or min(plane.shape) < 64:
+        raise ValueError(f"focus_score needs a (y, x) image of 64 px or more, not {plane.shape}")
+    window = np.outer(*(np.hanning(n + 2)[1:-1] for n in plane.shape)).astype(np.float32)
+    shape = tuple(fast_len(n) for n in plane.shape)
+    power = np.square(np.abs(scipy.fft.rfft2((plane - plane.mean()) * window, s=shape)))
+    radius = np.hypot(np.fft.fftfreq(shape[0])[:, None], np.fft.rfftfreq(shape[1])[None])
+
+    def band(limits: tuple[float, float]) -> float:
+        inside = ((radius >= limits[0]) & (radius < limits[1])).astype(np.float32)
+        return float((power * inside).sum(dtype=np.float64) / inside.sum(dtype=np.float64))
+
+    # Only the corners of the spectrum lie beyond half a cycle per pixel; the optics pass little.
+    floor = max(band((0.5, np.inf)), float(np.finfo(np.float32).tiny))
+    low = band(LOW_BAND)
+    if low < NO_SIGNAL * floor:
+        return float("nan")
+    return max(band(DETAIL_BAND) - floor, 0.0) / (low - floor)
+
+
+def ncc(first: NDArray[Any], second: NDArray[Any]) -> float:
+    """Return the normalised cross-correlation of two (y, x) images.
+
+    ``nan`` where an image is constant.
+
+    >>> image = np.random.default_rng(0).random((32, 32))
+    >>> round(ncc(image, 3 - 2 * image), 3)
+    -1.0
+    """
+    a, b = np.asarray(first, np.float32), np.asarray(second, np.float32)
+    a, b = a - a.mean(dtype=np.float64), b - b.mean(dtype=np.float64)
+    product = float((a * b).sum(dtype=np.float64))
+    power = float((a * a).sum(dtype=np.float64)) * float((b * b).sum(dtype=np.float64))
+    return product / float(np.sqrt(power)) if power > 0 else float("nan")
 
 
 def contrast_to_noise(image: NDArray[Any]) -> float:
@@ -192,7 +252,7 @@ def evaluate_detail(context: QcContext, made: Mosaic, stack: Mosaic) -> QcResult
 
     Median of blocks; of a stack that was ``made`` its own sharpest plane counts.
     """
-    scan = scan_focus(stack, count=_DETAIL_BLOCKS)
+    scan = scan_focus(stack)
     ratios = []
     for (y, x), scores in zip(scan.blocks, scan.scores, strict=True):
         if np.isfinite(scores).any():
@@ -253,4 +313,5 @@ def _same_light(column: NDArray[Any]) -> bool:
         ndimage.gaussian_filter(half, fine) - ndimage.gaussian_filter(half, coarse)
         for half in halves
     ]
-    return ncc(*low) > _SAME
+    # Noise reaches 0.3; what the focus score takes for a signal is 0.7.
+    return ncc(*low) > POOR_NCC

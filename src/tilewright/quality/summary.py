@@ -1,5 +1,7 @@
 """All verdicts of a run in three tables, and what to do when one is ``fail``."""
 
+import csv
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -13,7 +15,7 @@ from tilewright.io.results.result_file import (
     write_result,
 )
 from tilewright.quality.evaluate import apply_thresholds, read_qc
-from tilewright.quality.results import QcResult, worst
+from tilewright.quality.results import RANK, QcResult, worst
 from tilewright.runtime.files import csv_text
 
 #: Numbers that need something to see: where nothing stands out of a background they are bad or
@@ -115,6 +117,14 @@ def write_trusted_markers(
         items = [QcResult(**row) for row in read_json(qc_json)["items"]]
     write_result(output, csv_text(_COLUMNS, trusted_markers(items, channels)))
     return items
+
+
+def verdict_line(trusted: Path, report: Path) -> str:
+    """Return how many channels of a table of :func:`write_trusted_markers` pass, warn and fail."""
+    with trusted.open(encoding="utf-8", newline="") as stream:
+        found = Counter(row["verdict"] for row in csv.DictReader(stream))
+    numbers = [f"{found[verdict]} {verdict}" for verdict in RANK if found[verdict]]
+    return f"quality by channel: {', '.join(numbers)}; see {trusted} and {report}"
 
 
 def stop_on_failure(items: Iterable[QcResult], on_fail: Literal["stop", "continue"]) -> None:

@@ -8,9 +8,8 @@ from typing import Literal, cast, get_args
 from snakemake_scheduler_plugin_tilewright import DeviceKind
 from tilewright.config.rules import GPU_RULES
 from tilewright.config.settings import Settings
-from tilewright.devices.health import failures
 from tilewright.devices.inventory import NO_NVML, NOT_INSTALLED, Snapshot, snapshot
-from tilewright.devices.lease_folder import lease_root
+from tilewright.devices.lease_folder import failures, lease_root
 from tilewright.devices.leases import MIB, jobs_on, sufficient
 from tilewright.errors import ConfigError, DeviceError, LeaseError
 

@@ -6,7 +6,9 @@ after a move, in a copy or from another folder it finds nothing, and takes old r
 
 import contextlib
 import json
+import sys
 from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
@@ -87,3 +89,12 @@ class _Records:
         if known:
             self._file(key).unlink(missing_ok=True)
         return bool(self._own_delete(key)) or known
+
+
+def software_versions() -> dict[str, str]:
+    """Return the versions of the packages that compute the pixels; absent ones are omitted."""
+    versions = {"Python": sys.version.split()[0]}
+    for package in ("tilewright", "numpy", "scipy", "zarr", "tifffile", "snakemake"):
+        with contextlib.suppress(PackageNotFoundError):
+            versions[package] = version(package)
+    return versions

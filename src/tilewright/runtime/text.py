@@ -1,5 +1,6 @@
-"""Numbers, and text of others, in words."""
+"""Numbers, names and text of others, in words."""
 
+import difflib
 from collections.abc import Iterable
 
 
@@ -19,7 +20,7 @@ def few(names: Iterable[object], most: int = 6) -> str:
     ('DAPI, CD3', '0, 1, 2, 3, 4, 5 and 3 more')
     """
     texts = [str(name) for name in names]
-    more = f" and {len(texts) - most} more" * (len(texts) > most)
+    more = f" and {len(texts) - most} more" if len(texts) > most else ""
     return ", ".join(texts[:most]) + more
 
 
@@ -37,3 +38,15 @@ def printable(text: object, most: int = 1000) -> str:
         for c in str(text)[: most + 1]
     )
     return line if len(line) <= most else f"{line[: most - 1]}…"
+
+
+def suggestion(name: str, known: Iterable[str], listed: Iterable[str] | None = None) -> str:
+    """Return the most similar name as a question, else all names, or those to be ``listed``.
+
+    >>> suggestion("stich", ["stitch", "edf"]), suggestion("x", ["stitch", "edf"])
+    ("did you mean 'stitch'?", 'known are stitch, edf')
+    """
+    names = list(known)
+    near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    shown = names if listed is None else listed
+    return f"did you mean '{near[0]}'?" if near else f"known are {', '.join(shown)}"

@@ -1,8 +1,8 @@
-"""Raw tiles read ahead of the work on them, each plane of each tile decoded once."""
+"""Raw tiles, whatever their file format, and reading them ahead, each plane decoded once."""
 
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,12 +10,46 @@ from numpy.typing import NDArray
 from tilewright.kernels.camera import away_from_saturation, saturated_share
 from tilewright.kernels.camera_defects import CameraDefects
 from tilewright.kernels.padding import blank_padding
-from tilewright.stages.tile_source import TileSource
 
 #: Every fourth row is in the histograms: 8 ms of CPU time for a tile of 2048 px, 32 of all rows.
 _HISTOGRAM_STEP = 4
 #: Pixels, whether one is saturated, and histograms.
 _Read = tuple[NDArray[Any], bool, NDArray[np.int64]]
+
+
+class TileSource(Protocol):
+    """Raw tiles of one cycle and one channel, of one sample or of those that a scan holds."""
+
+    @property
+    def name(self) -> NDArray[np.str_]:
+        """Name of each tile in the tiles table, str (n,)."""
+
+    @property
+    def sample(self) -> NDArray[np.str_]:
+        """Str (n,): sample of each tile; those of one sample follow each other."""
+
+    @property
+    def row(self) -> NDArray[np.int64]:
+        """int64 (n,): row of each nominal position."""
+
+    @property
+    def col(self) -> NDArray[np.int64]:
+        """int64 (n,): column of each nominal position."""
+
+    @property
+    def nominal_px(self) -> NDArray[np.float64]:
+        """float64 (n, 2): stage position (y, x) of each tile's first pixel."""
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(z, y, x) of every tile."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Raw pixel type."""
+
+    def read(self, tile: int, z: int) -> NDArray[Any]:
+        """Return one plane (y, x) of one tile in raw counts."""
 
 
 class TilePlanes:

@@ -12,12 +12,11 @@ from scipy import ndimage
 from tilewright.io.results.mosaic import Mosaic
 from tilewright.kernels.backend import Region
 
-#: No tile is made smaller than this, or than twice its halo. With the 64 px of halo and 32 px of
-#: margin of a deconvolution a tile of 128 px is computed on 320 px: 7 % of the memory of a tile of
-#: 1024 px in 4.4 times the time. Half of that again would free a third and take 2.6 times longer.
-LEAST_PX = 64
-#: A region of this side or less is not halved: with 24 px of halo 1.9 times its pixels are read.
-_LEAST_REGION_PX = 128
+#: No tile or region is made smaller, where memory runs out. With the 64 px of halo and 32 px of
+#: margin of a deconvolution a tile of this side is computed on 320 px: 7 % of the memory of a tile
+#: of 1024 px in 4.4 times the time. Half of that again would free a third and take 2.6 times
+#: longer. An in-focus plane computes it on 8 times its pixels, registration reads 1.9 times.
+LEAST_PX = 128
 #: A patch of this size at exactly the pedestal in every plane is a gap: camera noise does not do
 #: that.
 _GAP_PX = 5
@@ -108,7 +107,7 @@ def halves(region: Region) -> list[Region]:
     """
     y, x = region
     height, width = y.stop - y.start, x.stop - x.start
-    if max(height, width) <= _LEAST_REGION_PX:
+    if max(height, width) <= LEAST_PX:
         return []
     if height > width:
         middle = y.start + height // 2

@@ -6,8 +6,15 @@ import pytest
 
 from tests.devices.leases.lease_jobs import GIB, gpus
 from tests.support.fake_nvml import FakeMachine
-from tilewright.devices.leases import CONTEXT_B, RESERVE_B, Lease, allocated
-from tilewright.devices.slurm_allocation import ALLOCATED, by_slurm, use_allocated_device
+from tilewright.devices.leases import (
+    ALLOCATED,
+    CONTEXT_B,
+    RESERVE_B,
+    Lease,
+    allocated,
+    by_slurm,
+    use_allocated_device,
+)
 
 
 @pytest.fixture(autouse=True)

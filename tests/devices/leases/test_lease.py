@@ -10,7 +10,7 @@ import pytest
 from tests.devices.leases.lease_jobs import GIB, Jobs, code, gpus, held, kill
 from tests.support.fake_nvml import FakeMachine
 from tests.support.slurm_cluster import wait_for
-from tilewright.devices.health import record_failure
+from tilewright.devices.lease_folder import record_failure
 from tilewright.devices.leases import (
     CONTEXT_B,
     RESERVE_B,

@@ -70,8 +70,7 @@ def test_adjoint_is_the_adjoint(
 def test_blocks_and_threads_do_not_change_the_pixels(monkeypatch: pytest.MonkeyPatch) -> None:
     _, _, counts = scene(0, 500)
     wanted, _ = run(cpu_backend(1), counts, 4)
-    monkeypatch.setattr(blur_module, "_PLANE_BLOCK", 1)
-    monkeypatch.setattr(blur_module, "_COLUMN_BLOCK", 3000)
+    monkeypatch.setattr(blur_module, "_BLOCK_B", 24_000)
     np.testing.assert_allclose(run(cpu_backend(3), counts, 4)[0], wanted, rtol=1e-4, atol=1e-3)
 
 

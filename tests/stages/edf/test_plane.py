@@ -68,7 +68,7 @@ def test_tile_borders_are_invisible(
     monkeypatch.setattr(edf, "plan_projection", lambda *_: plan)
     results: list[tuple[Mosaic, NDArray[np.float32]]] = []
     for chunk_px, tile_px in ((256, 1024), (64, 64), (70, 104)):
-        monkeypatch.setattr(edf, "_TILE_PX", tile_px)
+        monkeypatch.setattr(edf, "TILE_PX", tile_px)
         path = store(tmp_path / f"{tile_px}_{chunk_px}.zarr", stack, chunk_px, attributes)
         results.append(run(tmp_path, path, f"out{chunk_px}"))
     whole, heights = results[0]

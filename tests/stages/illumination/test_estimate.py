@@ -28,7 +28,7 @@ from tilewright.io.results.positions import Positions
 from tilewright.kernels.camera import detect_saturation, equal_neighbours, top_of
 from tilewright.kernels.illumination.flat_fit import fit_flat
 from tilewright.kernels.illumination.overlap_cells import OverlapCells
-from tilewright.quality.metrics import METRICS
+from tilewright.quality.results import METRICS
 from tilewright.stages.illumination.estimate import estimate_channels
 
 SIZE = 128

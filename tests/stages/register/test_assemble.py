@@ -12,7 +12,7 @@ from tests.support.mosaics import write_mosaic
 from tests.support.tissue_pair import Pair, make_pair
 from tilewright.errors import ResultFileError
 from tilewright.io.results.ome_zarr import open_image
-from tilewright.io.results.transform import write_transform
+from tilewright.io.results.registration import write_transform
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.register.warp import Transform
 from tilewright.stages.register.assemble import assemble

@@ -12,10 +12,10 @@ from tests.support.mosaics import write_mosaic
 from tests.support.slide import Motion, Slide, counts
 from tests.support.tissue_pair import Pair, make_pair
 from tilewright.errors import MismatchError
-from tilewright.io.results.transform import read_transform
+from tilewright.io.results.registration import read_transform
 from tilewright.kernels.backend import Backend, cpu_backend
 from tilewright.kernels.register.warp import Transform
-from tilewright.quality.metrics import METRICS
+from tilewright.quality.results import METRICS
 from tilewright.stages.register import cycle as stage
 from tilewright.stages.register.assessment import assess
 from tilewright.stages.register.cycle import register

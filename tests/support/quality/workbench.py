@@ -38,7 +38,7 @@ from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.positions import read_positions
 from tilewright.kernels.backend import cpu_backend
 from tilewright.phantom.design import PhantomDesign
-from tilewright.phantom.files import tile_path
+from tilewright.phantom.make import tile_path
 from tilewright.quality.evaluate import evaluate_stage, read_qc
 from tilewright.quality.results import QcResult
 from tilewright.runtime.files import csv_text

@@ -80,7 +80,6 @@ def create_mosaic(
     dtype: Any,
     chunk_px: int,
     voxel_um: tuple[float, float, float],
-    name: str,
     *,
     ome_zarr_version: OmeZarrVersion = "0.4",
     fill: float = 0,
@@ -88,9 +87,10 @@ def create_mosaic(
 ) -> Iterator[StoreWriter]:
     """Write a mosaic under a temporary name that becomes ``path`` when the block succeeds.
 
-    ``path`` is the folder of the OME-Zarr image, replaced if it exists, ``name`` that of the image
-    in its metadata; ``shape``, ``dtype``, ``chunk_px`` and ``voxel_um`` are as of :class:`Mosaic`.
-    Pixels that are never written are ``fill``; ``attributes`` are the writer's first ones.
+    ``path`` is the folder of the OME-Zarr image, replaced if it exists; its name without ending is
+    that of the image in its metadata. ``shape``, ``dtype``, ``chunk_px`` and ``voxel_um`` are as of
+    :class:`Mosaic`. Pixels that are never written are ``fill``; ``attributes`` are the writer's
+    first ones.
 
     Yields
     ------
@@ -102,5 +102,5 @@ def create_mosaic(
         writer = create_level(group, 0, "zyx", shape, np.dtype(dtype), chunk_px, fill)
         writer.attributes |= attributes or {}
         yield writer
-        ome = multiscales("zyx", [voxel_um], name, ome_zarr_version)
+        ome = multiscales("zyx", [voxel_um], path.stem, ome_zarr_version)
         describe(group, ome, writer.attributes)

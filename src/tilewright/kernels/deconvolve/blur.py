@@ -11,9 +11,8 @@ from tilewright.kernels.backend import Array, Backend, fast_len
 
 T = TypeVar("T")
 
-# One block of a pass stays in a core's cache: 1 Mi float32 of planes, 128 Ki complex64 of columns.
-_PLANE_BLOCK = 1 << 20
-_COLUMN_BLOCK = 1 << 17
+#: Bytes of one block of a pass: it stays in a core's cache.
+_BLOCK_B = 1 << 20
 
 
 def map_slices(
@@ -93,12 +92,12 @@ class Blur:
     @property
     def planes_per_block(self) -> int:
         """Planes that a CPU thread works on at a time."""
-        return max(1, _PLANE_BLOCK // (self.scene[1] * self.scene[2]))
+        return max(1, _BLOCK_B // (4 * self.scene[1] * self.scene[2]))
 
     @property
     def rows_per_block(self) -> int:
         """Rows of the spectrum that a CPU thread works on at a time."""
-        return max(1, _COLUMN_BLOCK // (self.scene[0] * (self.scene[2] // 2 + 1)))
+        return max(1, _BLOCK_B // (8 * self.scene[0] * (self.scene[2] // 2 + 1)))
 
     def spread(self, z: slice, planes: Array) -> None:
         """Write the 2-D transform of ``planes``, zero-padded to the scene, into the spectrum."""

@@ -27,11 +27,9 @@ BEYOND_UM = 3.0
 #: Depth spreads of the bins, in units of that of a thin sheet (``sheet_spread``): with the
 #: narrow one alone thick tissue loses 1 dB, with the wide one alone a thin sheet.
 NARROW, WIDE = 1.17, 3.3
-#: Least spread of a thin sheet, in planes: with 0.5 stacks of five planes lose 0.2 dB.
-_LEAST_SHEET = 0.4
-#: A ring counts as measured up to the first one below so many standard errors: with 4 a dim set
-#: loses 0.1 dB, with 8 bright ones 3 dB.
-_ERRORS = 3.0
+#: From so many standard errors on something is no noise. A ring counts as measured up to the first
+#: one below: with 4 a dim set loses 0.1 dB, with 8 bright ones 3 dB.
+CLEAR_SIGMAS = 3.0
 #: The error of a ring of fewer modes is their own scatter, and no test of its power: no figure.
 _FEW_MODES = 64
 #: Exponent with which power falls beyond: -4 loses 0.06 dB on thick tissue, -8 0.07 dB on very dim
@@ -158,8 +156,7 @@ class ChannelModel:
     @property
     def spreads(self) -> tuple[float, float]:
         """Spreads in depth of the bins, in planes."""
-        sheet = max(self.sheet_spread, _LEAST_SHEET)
-        return NARROW * sheet, WIDE * sheet
+        return NARROW * self.sheet_spread, WIDE * self.sheet_spread
 
 
 def object_power(
@@ -259,7 +256,7 @@ def _with_tail(
     # The first ring lacks the mean, and has the power of the next.
     power = power.copy()
     power[0] = power[1] = max(power[1], power[2])
-    doubtful = (power <= _ERRORS * error) & (modes >= _FEW_MODES)
+    doubtful = (power <= CLEAR_SIGMAS * error) & (modes >= _FEW_MODES)
     missing = np.flatnonzero(doubtful | ~measurable | (modes == 0) | (power <= 0))
     missing = missing[missing > 1]
     if not missing.size:

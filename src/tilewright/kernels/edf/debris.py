@@ -14,27 +14,20 @@ import scipy.fft
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tilewright.kernels.backend import cells, fast_len
+from tilewright.kernels.backend import Region, cells, fast_len
 from tilewright.kernels.edf.channel_model import FINE
+from tilewright.kernels.edf.focus import BORDER_PX, HALO_PX
 from tilewright.kernels.noise import NoiseModel
 
 #: Debris is so many times as bright as the brightest thousandth of the usual square of this side,
 #: and stands so far above noise. The brightest tissue of 22 sets is 1.9 times as bright; debris
 #: lies in few squares, while of rare cells there are some in most.
 _TIMES, _BRIGHTEST, _SQUARE_PX, _DARK_SIGMAS = 3.0, 99.9, 128, 20.0
-#: Pixels around debris in which its light is subtracted.
-REACH_PX = 112
-#: Pieces so near to each other, twice, are one: their light mixes.
-_JOINED_PX = 8
-#: Larger objects are tissue.
-_MOST_PX = 96
 #: Debris is what has this share of the peak in its sharpest plane.
 _CORE_SHARE = 0.25
 #: Error of the PSF as a share of the light of debris: what is left counts less where that is more
 #: than the tissue.
 _PSF_ERROR = 0.1
-#: Where its light is so many times the tissue's, it is most of what a plane shows.
-_DOMINANT = 2.0
 
 
 def debris_counts(
@@ -117,24 +110,29 @@ def subtract_debris(
     light -= np.float32(model.pedestal_counts)
     # The brightest first: its light hides that of weaker debris.
     for y, x in sorted(boxes, key=lambda box: -float(light[:, *box].sum(dtype=np.float64))):
-        part = light[:, y, x]
-        plane = _sharpest(part)
-        core = (part[plane] >= _CORE_SHARE * part[plane].max()) & coverage[y, x]
-        if not core.any() or max(np.ptp(i) for i in np.nonzero(core)) >= _MOST_PX:
+        plane, core = _core(light[:, y, x], coverage[y, x])
+        # Larger objects are tissue.
+        if not core.any() or max(np.ptp(i) for i in np.nonzero(core)) >= HALO_PX:
             debris[y, x] |= saturated[:, y, x].any(axis=0)
             continue
         debris[y, x] |= core
-        wide = tuple(
-            slice(max(s.start - REACH_PX, 0), min(s.stop + REACH_PX, n))
-            for s, n in zip((y, x), top.shape, strict=True)
-        )
         source = np.zeros(top.shape, np.float32)
-        source[y, x] = core * part[plane]
+        source[y, x] = core * light[plane, y, x]
+        wide = _around((y, x), top.shape)
         light[:, *wide] = _rest(light[:, *wide], saturated[:, *wide], source[wide], plane, model)
     out = stack.copy()
     counts = np.maximum(light + np.float32(model.pedestal_counts), 0)
     out[model.planes] = np.rint(counts) if out.dtype.kind in "ui" else counts
     return out, debris
+
+
+def _around(box: Region, shape: tuple[int, ...]) -> Region:
+    """Return the part of an image of ``shape`` in which the light of debris is subtracted."""
+    y, x = (
+        slice(max(part.start - HALO_PX, 0), min(part.stop + HALO_PX, n))
+        for part, n in zip(box, shape, strict=True)
+    )
+    return y, x
 
 
 def _rest(
@@ -148,7 +146,8 @@ def _rest(
     steps = [FINE * (z - model.planes[plane]) for z in model.planes]
     shown = np.stack([*_planes_of(source, model.psf, steps)])
     tissue = np.float32(max(float(np.median(light)), 1.0))
-    dominant = (shown > _DOMINANT * tissue) & ~saturated
+    # Where its light is more than the tissue's, it is most of what a plane shows.
+    dominant = (shown > tissue) & ~saturated
     if dominant.any():
         times = float(np.median((light[dominant] - tissue) / shown[dominant]))
         shown *= np.float32(max(times, 0.0))
@@ -159,18 +158,19 @@ def _rest(
     return np.where(shown > tissue, np.maximum(rest, 0), rest)
 
 
-def _sharpest(part: NDArray[np.float32]) -> int:
-    """Return in which plane (z, y, x) an object has the steepest flanks."""
+def _core(part: NDArray[np.float32], coverage: NDArray[np.bool_]) -> tuple[int, NDArray[np.bool_]]:
+    """Return in which plane (z, y, x) an object has the steepest flanks, and its core (y, x)."""
     # Its peak may be clipped in several, and be higher where spherical light meets on its axis.
     steep = [np.square(np.diff(part, axis=axis)).sum(axis=(1, 2)) for axis in (1, 2)]
-    return int((steep[0] + steep[1]).argmax())
+    plane = int((steep[0] + steep[1]).argmax())
+    return plane, (part[plane] >= _CORE_SHARE * part[plane].max()) & coverage
 
 
 def _boxes(bright: NDArray[np.bool_]) -> list[tuple[slice, slice]]:
-    """Return the boxes of what is bright."""
+    """Return the boxes of what is bright; pieces whose light mixes are one."""
     if not bright.any():
         return []
-    labels, _ = ndimage.label(ndimage.binary_dilation(bright, iterations=_JOINED_PX))
+    labels, _ = ndimage.label(ndimage.binary_dilation(bright, iterations=BORDER_PX))
     return [(box[0], box[1]) for box in ndimage.find_objects(labels)]
 
 

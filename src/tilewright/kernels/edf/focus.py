@@ -26,9 +26,14 @@ _ENERGY_PX, _WIDE_PX = 6.0, 24.0
 _SOFT_NOISE, _POWER = 2.0, 4
 #: Maps of focus have one pixel of this many.
 POOL_PX = 4
-#: Pixels around a tile that reach into it, as far as the light of debris (``debris.REACH_PX``): a
-#: filter or a PSF has 64 px, and :func:`.wiener_plane.remove_grain` smooths over 24 after that.
+#: Pixels around a tile that reach into it: a filter or a PSF has 64 px, and
+#: :func:`.wiener_plane.remove_grain` smooths over 24 after that. So far from debris its light is
+#: subtracted, too.
 HALO_PX = 112
+#: Beside the mosaic's border, gaps and debris planes are mixed by their focus, over so many px: at
+#: the border filters lose 2 to 4 dB. Of those around debris half show it, and no tissue: with 12
+#: px instead of these 4 its light out of focus makes rings of 1.4 times the tissue.
+BORDER_PX = 8
 
 
 class Projection(NamedTuple):

@@ -15,13 +15,18 @@ from scipy import ndimage
 from tilewright.kernels.backend import Bools, Floats, cells
 
 #: Side of the blocks whose means stand for a plane, which averages noise down to an eighth, and of
-#: the squares that are told from each other in them.
+#: the squares of the chessboard in them by which :func:`_products` removes noise.
 BLOCK_PX, _SQUARE_PX = 8, 2
-#: A plane is out of place that differs from what its neighbours interpolate by more than this share
-#: of the light, and of the neighbours' difference from one another. With 0.08 and 0.48 good planes
-#: of 36 made stacks reach 0.8 times these limits, planes displaced by 3 px 0.8 to 3.2, exchanged
-#: ones 1.0 to 2.2, one 30 % dimmer 1.5 to 3.7, one 10 % dimmer 0.6 to 1.2: of that none shall go.
-_LEAST_DIFFERENCE, _LEAST_DETOUR = 0.1, 0.48
+#: Less than this share of the stack's light counts as nothing: a plane with less is black, planes
+#: that differ by less have the same light and are in place, and a stack with less over its noise
+#: shows no light to compare. Good planes of 22 sets with steps of 1.5 µm differ from what their
+#: neighbours interpolate by up to 0.1, planes displaced by 3 px by 0.13 and more, and where a lamp
+#: is 10 % dimmer by 0.1: of that none shall go.
+_LEAST_SHARE = 0.1
+#: A plane is out of place that differs from what its neighbours interpolate by more than that, and
+#: than this share of the neighbours' difference from one another: good ones up to 0.43, exchanged
+#: ones from 0.48.
+_LEAST_DETOUR = 0.48
 #: An end plane has one neighbour: it must differ so many times as much from it as that one from the
 #: next. Good ones: up to 1.8.
 _END_FACTOR = 3.0
@@ -30,8 +35,6 @@ _END_FACTOR = 3.0
 #: stacks of flat tissue (cells of 2 to 12 µm, 20x/0.75 and 40x/0.95) the plane in focus was left
 #: out of 25 without this rule, and of none with 0.95 to 1; with 0.95 a displaced plane is missed.
 _HELD = 0.99
-#: A plane with less than this share of the stack's usual light is black.
-_BLACK = 0.05
 #: What is so many times as bright as all but 2 % of a sample is debris. It reaches so many blocks,
 #: which count only if fewer than this share would be left. Clipped debris changes fast from plane
 #: to plane: five good planes around a single piece would seem misplaced.
@@ -161,28 +164,28 @@ def damaged_planes(samples: Sequence[PlaneSample]) -> list[DamagedPlane]:
     finite = np.all([s.finite for s in samples], axis=0)
     copied = np.all([s.copied for s in samples], axis=0)
     varied = np.any([s.varied for s in samples], axis=0)
-    # A place counts by its contrast with noise, not by its brightness.
-    scales = [max(float(s.power.mean()), 1e-9) for s in samples]
-    products = np.sum([s.products / c for s, c in zip(samples, scales, strict=True)], axis=0)
-    power = np.sum([s.power / c for s, c in zip(samples, scales, strict=True)], axis=0)
+    samples = [_scaled(sample) for sample in samples]
+    products = np.sum([s.products for s in samples], axis=0)
+    power = np.sum([s.power for s in samples], axis=0)
     light = np.sqrt(np.maximum(np.diag(products), 0))
     shown = finite & (varied | ~varied.any())
-    # Of noise alone nothing is said.
     rms = float(np.sqrt(np.median(power[shown]))) if shown.any() else 0.0
-    usual = max(float(np.median(light[shown])) if shown.any() else 0.0, _LEAST_DIFFERENCE * rms)
+    usual = float(np.median(light[shown])) if shown.any() else 0.0
+    # In noise alone no plane is called black.
+    darkest = _LEAST_SHARE * usual if usual > _LEAST_SHARE * rms else 0.0
     damaged: dict[int, str] = {}
     for z in range(len(power)):
         if not finite[z]:
             damaged[z] = "has pixels that are not finite"
         elif not shown[z]:
             damaged[z] = "blank: holds a single value"
-        elif light[z] < _BLACK * usual and usual > _LEAST_DIFFERENCE * rms:
+        elif light[z] < darkest:
             damaged[z] = f"black: {light[z] / usual:.1%} of the stack's usual light"
         elif copied[z] and varied[z]:
-            damaged[z] = f"a copy of plane {z}"
+            damaged[z] = f"a copy of plane {z}"  # the one before; users count from 1
     good = [z for z in range(len(power)) if z not in damaged]
     rms = float(np.sqrt(np.median(power[good]))) if good else 0.0
-    in_place = _in_place(samples, scales, good)
+    in_place = _in_place(samples, good)
     while found := _misplaced(products, in_place, good, rms):
         # Beside a misplaced plane others seem so too: the one without which the rest agree best.
         rest = {z: [n for n in good if n != z] for z in found}
@@ -194,33 +197,39 @@ def damaged_planes(samples: Sequence[PlaneSample]) -> list[DamagedPlane]:
     return [DamagedPlane(z, damaged[z]) for z in sorted(damaged)]
 
 
-def _in_place(samples: Sequence[PlaneSample], scales: Sequence[float], good: list[int]) -> Bools:
+def _scaled(sample: PlaneSample) -> PlaneSample:
+    """Return a sample that counts by its contrast with noise, not by its brightness."""
+    scale = max(float(sample.power.mean()), 1e-9)
+    return sample._replace(
+        products=sample.products / scale,
+        light=sample.light / scale**0.5,
+        power=sample.power / scale,
+    )
+
+
+def _in_place(samples: Sequence[PlaneSample], good: list[int]) -> Bools:
     """Return which planes (n, n) show the same tissue in other focus, as bool.
 
-    They have the same light, and one holds what varies in the other. None do where the detail of
-    good planes does not rise to one of them and fall behind it: some are exchanged.
+    They have the same light, and one holds what varies in the other. No pair counts as in place
+    where the detail of good planes does not rise to one of them and fall after it: planes are
+    exchanged then.
     """
-    varies = np.sum(
-        [
-            (s.products - np.outer(s.light, s.light)) / scale
-            for s, scale in zip(samples, scales, strict=True)
-        ],
-        axis=0,
-    )
-    light = np.sum([s.light / scale**0.5 for s, scale in zip(samples, scales, strict=True)], axis=0)
+    varies = np.sum([s.products - np.outer(s.light, s.light) for s in samples], axis=0)
+    light = np.sum([s.light for s in samples], axis=0)
     detail = np.diag(varies)
     top = max(range(len(good)), key=lambda k: detail[good[k]], default=0)
     ordered = (np.diff(detail[good[: top + 1]]) >= 0).all() and (
         np.diff(detail[good[top:]]) <= 0
     ).all()
-    same = np.abs(light[:, None] - light) < _LEAST_DIFFERENCE * np.maximum(light[:, None], light)
+    same = np.abs(light[:, None] - light) < _LEAST_SHARE * np.maximum(light[:, None], light)
     return np.asarray(ordered & same & (varies >= _HELD * np.minimum(detail[:, None], detail)))
 
 
 def _misplaced(products: Floats, in_place: Bools, good: list[int], rms: float) -> dict[int, float]:
     """Return which of the good planes depart from their neighbours, by how many times the limit.
 
-    ``rms`` is the usual root mean square of the light.
+    ``rms`` is the usual root mean square of the light. Light changes the more, the farther planes
+    lie apart: limits grow with the steps that damaged planes between them leave.
     """
     if len(good) < 3:
         return {}
@@ -234,11 +243,12 @@ def _misplaced(products: Floats, in_place: Bools, good: list[int], rms: float) -
             limit = _LEAST_DETOUR * _distance(products, {a: 1, b: -1})
             off = _distance(products, {z: 1, a: -near, b: near - 1})
         else:
+            # Half of the difference, as an inner plane differs from the mean of two.
             a, b = good[1:3] if i == 0 else good[-2:-4:-1]
             steps = abs((z - a) / (a - b))
             limit = steps * _END_FACTOR / 2 * _distance(products, {a: 1, b: -1})
             off = _distance(products, {z: 1, a: -1}) / 2
-        excess = off / max(limit, steps * _LEAST_DIFFERENCE * rms, 1e-12)
+        excess = off / max(limit, steps * _LEAST_SHARE * rms, 1e-12)
         if excess > 1:
             found[z] = excess
     return found

@@ -16,13 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.kernels.backend import Backend, Floats, fast_len
+from tilewright.kernels.backend import Backend, Floats
 from tilewright.kernels.edf.channel_model import FINE, RADII, ChannelModel
 
 #: Reach of the filters, which fade from half of it on. Tiles need a halo of it.
 REACH_PX = 64
-#: Share of the light that may lie at any depth, over that at the likeliest.
-_ANYWHERE = 1e-4
 #: Error of the model (optics, shape of the prior) as noise in shares of the light's power. 0 loses
 #: 0.8 dB on a bright thin sheet, 3 dB there with an aperture 10 % wrong; 0.01 loses 0.8 dB on thick
 #: tissue. It also keeps filters short: at low frequencies all planes show nearly the same.
@@ -125,8 +123,7 @@ def _bins(channel: ChannelModel, spread: float) -> Floats:
     out = np.empty((planes, RADII.size, transfer.shape[1]))
     for z in range(planes):
         # What is sharpest in an end plane may lie anywhere beyond it.
-        near = np.exp(-0.5 * np.square((np.clip(depth, 0, planes - 1) - z) / spread))
-        prior = near + _ANYWHERE
+        prior = np.exp(-0.5 * np.square((np.clip(depth, 0, planes - 1) - z) / spread))
         prior /= prior.sum()
         weighted = transfer * prior
         light = weighted @ np.moveaxis(transfer, 1, 2)
@@ -183,12 +180,3 @@ def _cosines(length: int, pixels: int) -> Floats:
     cosine = 2 * np.cos(2 * np.pi * np.arange(pixels)[:, None] * frequency)
     cosine[0] = 1
     return cosine
-
-
-def window_len(pixels: int) -> int:
-    """Return the smallest FFT-friendly multiple of 8 that is at least ``pixels``.
-
-    >>> window_len(1216), window_len(704)
-    (1280, 720)
-    """
-    return 8 * fast_len(-(-pixels // 8))

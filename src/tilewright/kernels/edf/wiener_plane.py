@@ -14,8 +14,9 @@ from numpy.typing import NDArray
 from scipy import ndimage as host_ndimage
 
 from tilewright.kernels.backend import Array, Backend
-from tilewright.kernels.edf.channel_model import ChannelModel
+from tilewright.kernels.edf.channel_model import CLEAR_SIGMAS, ChannelModel
 from tilewright.kernels.edf.focus import (
+    BORDER_PX,
     POOL_PX,
     FocusMeasure,
     Projection,
@@ -27,17 +28,6 @@ from tilewright.kernels.edf.wiener_filters import Filters
 #: Focus weights: shares of the wide energy and of noise, which leaves them equal where no plane has
 #: detail, and their power. With a tenth of the noise dim stacks lose 0.05 dB.
 _WIDE_SHARE, _NOISE_SHARE, _POWER = 0.2, 0.02, 2
-#: Share of the spread of the focus weights, beyond a thin sheet's, that is spread of the light.
-_SPREAD = 0.65
-#: Light is never negative: pixels so many standard deviations of their noise, and half a count,
-#: below zero show that the filters are not those of the microscope.
-_BELOW_SIGMAS = 3.0
-#: Beside the mosaic's border, gaps and debris the result is the focus-weighted projection, over so
-#: many px: at the border the filters lose 2 to 4 dB.
-BORDER_PX = 8.0
-#: Pixels around debris that show it, and no tissue: with 12 instead of 4 its light out of focus
-#: makes rings of 1.4 times the tissue.
-DEBRIS_PX = 4
 #: Noise variances taken for grain, smoothing of the power it is compared with, and of the light
 #: that is returned. In dark places of the dim set 0, 2 and 4 leave 0.97, 0.41 and 0.31 counts of
 #: grain (RL 0.21), and 4 gains 0.5 dB; returning it over 12 px instead of 6 loses 0.2 dB where it
@@ -108,7 +98,9 @@ class WienerPlane:
         variance *= focus.noise.mean(axis=0) / np.float32(self.focus.band_noise)
         image = self._mix(focus.spectra, shares)
         sigma = upsample_linear(xp, xp.sqrt(variance), POOL_PX)
-        below = image < -(np.float32(_BELOW_SIGMAS) * sigma + np.float32(0.5))
+        # Light is never negative: pixels clearly, and half a count, below zero show that the
+        # filters are not those of the microscope.
+        below = image < -(np.float32(CLEAR_SIGMAS) * sigma + np.float32(0.5))
         if confidence is not None:
             below &= self.backend.asarray(confidence) >= 1
             if shown is None:
@@ -124,8 +116,9 @@ class WienerPlane:
         xp = self.backend.xp
         narrow, wide = self._spreads
         spread = (weights * xp.square(self.focus.index - height)).sum(axis=0)
+        # What focus weights spread more than those of a thin sheet is spread of the light.
         more = xp.maximum(spread - np.float32(self._sheet**2), 0)
-        local = xp.sqrt(_SPREAD**2 * more + np.float32(narrow**2))
+        local = xp.sqrt(more + np.float32(narrow**2))
         between = xp.clip((local - np.float32(narrow)) / np.float32(wide - narrow), 0, 1)
         lower = xp.clip(xp.floor(height), 0, max(self._depths - 2, 0)).astype(xp.int32)
         nearer = xp.clip(height - lower, 0, 1).astype(xp.float32)
@@ -214,7 +207,7 @@ def confidence_weight(
     if coverage is not None and not coverage.all():
         distance = np.minimum(distance, host_ndimage.distance_transform_edt(coverage) - 1)
     if debris is not None and debris.any():
-        from_debris = host_ndimage.distance_transform_edt(~debris) - 1 - DEBRIS_PX
+        from_debris = host_ndimage.distance_transform_edt(~debris) - 1 - BORDER_PX / 2
         distance = np.minimum(distance, from_debris)
     confidence: NDArray[np.float32] = np.clip((distance + 0.5) / BORDER_PX, 0, 1).astype(np.float32)
     confidence[outside] = 1

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from numpy.typing import NDArray
 
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
-from tilewright.io.results.transform import read_transform
+from tilewright.io.results.registration import read_transform
 from tilewright.kernels.backend import cpu_backend
 from tilewright.kernels.register.warp import Transform, source_region
 from tilewright.quality.evaluate import Files, StageQc
@@ -28,10 +28,8 @@ from tilewright.quality.figures import (
 )
 from tilewright.quality.results import QcContext, QcResult
 from tilewright.quality.sampling import moved_thumbnail
+from tilewright.stages.register.assessment import WORST
 from tilewright.stages.register.resample import resample_region
-
-#: Places shown before and after.
-_WORST = 3
 
 CAPTION = (
     "Nuclei of the reference cycle in magenta and of cycle {cycle} in green, white where they "
@@ -51,7 +49,7 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     quality: dict[str, Any] = dict(transform.quality)
     small, factor = thumbnail(fixed, 0)
     moved = moved_thumbnail(*thumbnail(other, 0), transform, small.shape, factor)
-    worst = [p for p in quality.get("places", []) if p["metric"] == "poor_blocks"][:_WORST]
+    worst = [p for p in quality.get("places", []) if p["metric"] == "poor_blocks"][:WORST]
     blocks = [_block(fixed, other, transform, (p["y_px"], p["x_px"])) for p in worst]
     view = SectionView(small, moved, factor, blocks, transform, fixed.voxel_um[2])
     return StageQc(_evaluate(context, quality), quality, view)
@@ -135,7 +133,7 @@ def draw(views: Sequence[SectionView], path: Path) -> None:
         axes.set_title("NOT REGISTERED", fontsize=10, loc="left", color=RED, weight="bold")
     scale_bar(axes, view.pixel_um * factor, small.shape[1])
     _arrows(axes, view.transform, factor)
-    grid = right.subplots(_WORST, 2, squeeze=False)
+    grid = right.subplots(WORST, 2, squeeze=False)
     for row, block in zip(grid, view.blocks, strict=False):
         limits = display_range(block.reference), display_range(block.after)
         for ax, image in zip(row, (block.before, block.after), strict=True):

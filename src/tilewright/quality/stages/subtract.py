@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tilewright.io.results.subtraction import Subtraction, read_subtraction
+from tilewright.io.results.registration import Subtraction, read_subtraction
 from tilewright.quality.evaluate import Files, StageQc
 from tilewright.quality.figures import display_range, new_figure, save_png, show
 from tilewright.quality.results import QcContext
@@ -26,7 +26,6 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
         "background": done.background,
         "background_method": done.method,
         "background_factor": done.factor,
-        "emptied": done.emptied,
     }
     item = context.evaluate("oversubtracted", done.oversubtracted, what)
     return StageQc([item], numbers, (context.name, done))

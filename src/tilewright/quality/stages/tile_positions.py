@@ -33,7 +33,7 @@ CAPTION = (
 def tile_names(tiles: Iterable[str], most: int = 6) -> str:
     """Return tiles in words, at most so many by name."""
     names = list(tiles)
-    return f"tile{'s' * (len(names) > 1)} {few(names, most)}" if names else ""
+    return f"{'tiles' if len(names) > 1 else 'tile'} {few(names, most)}" if names else ""
 
 
 def evaluate(context: QcContext, files: Files) -> StageQc:

@@ -13,10 +13,10 @@ from markupsafe import Markup, escape
 
 from snakemake_scheduler_plugin_tilewright import environment, run_section
 from tilewright.config.rules import STAGES
+from tilewright.config.tables import cycles_text
 from tilewright.io.results.result_file import result_file_errors, write_result
 from tilewright.quality.evaluate import QcRecord, apply_thresholds, read_qc
-from tilewright.quality.metrics import METRICS, REASONS, Verdict
-from tilewright.quality.results import RANK, QcResult, worst
+from tilewright.quality.results import METRICS, RANK, REASONS, QcResult, Verdict, worst
 from tilewright.quality.summary import trusted_markers
 from tilewright.report.page.problems import Pixels, Problem, anchor, problems
 from tilewright.report.pictures import Picture, Rendering, embed_png, render
@@ -223,8 +223,8 @@ def _headline(checks: Sequence[QcResult], samples: int, waiting: Sequence[int]) 
     fails, warns = (sum(item.verdict == verdict for item in checks) for verdict in ("fail", "warn"))
     bad = [f"{fails} fail"] * bool(fails) + [f"{warns} warn"] * bool(warns)
     verdicts = ", ".join(bad) or "all within their limits"
-    cycles = f"cycle{'s' * (len(waiting) > 1)} {', '.join(map(str, waiting))}"
-    without = f" The markers table has {cycles} too, not processed yet." if waiting else ""
+    table = f" The markers table has {cycles_text(waiting)} too, not processed yet."
+    without = table if waiting else ""
     return f"{count(samples, 'sample')}, {len(checks)} checks: {verdicts}.{without}"
 
 

@@ -13,13 +13,13 @@ from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.ome_zarr import open_image
 from tilewright.quality.evaluate import QcRecord
 from tilewright.quality.figures import CROP_PX, display_range, overlay, thumbnail, window
-from tilewright.quality.metrics import Verdict
 from tilewright.quality.results import (
     RANK,
     REGISTERED,
     ImageLocation,
     LocatedIssue,
     QcResult,
+    Verdict,
     located_issues,
 )
 from tilewright.quality.sampling import textured_blocks

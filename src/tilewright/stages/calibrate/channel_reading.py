@@ -28,7 +28,7 @@ from tilewright.kernels.padding import fill, padding
 from tilewright.kernels.tile_positions.displacements import Strips, flatten
 from tilewright.kernels.tile_positions.overlap_strips import StripPlan
 from tilewright.stages.illumination.binned_tiles import BinnedTiles
-from tilewright.stages.tile_source import TileSource
+from tilewright.stages.tile_planes import TileSource
 
 #: Strips of more bytes lie on the disk: 60 tiles of 1440 x 1920 px have 240 MB of them, a
 #: slide of 50,000 px squared 5 GB.

@@ -37,8 +37,8 @@ from tilewright.stages.calibrate.channel_reading import (
 )
 from tilewright.stages.illumination.binned_tiles import TileMeasures, measure_tiles
 from tilewright.stages.illumination.estimate import Method, estimate_channels
+from tilewright.stages.tile_planes import TileSource
 from tilewright.stages.tile_positions.locate import TileLocations, locate
-from tilewright.stages.tile_source import TileSource
 
 #: Overlaps below which their median is no magnification.
 _LEAST_OVERLAPS = 4

@@ -41,9 +41,9 @@ from tilewright.kernels.deconvolve.richardson_lucy import (
     scene_margin,
 )
 from tilewright.kernels.device_memory import OomHint, retry_smaller_on_oom, track_device_memory
+from tilewright.stages import HALO_PX, TILE_PX
 from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf
 from tilewright.stages.edf.stack_survey import StackSurvey, survey_stack
-from tilewright.stages.tile_sizes import HALO_PX, TILE_PX
 from tilewright.stages.tile_windows import Window, gap_mask, smaller_tile, tile_windows
 
 _OOM_HINT = OomHint("deconvolve", "its smallest tile with halo and margin")
@@ -100,7 +100,6 @@ def deconvolve(
             np.float32,
             mosaic.chunk_px,
             mosaic.voxel_um,
-            Path(output).stem,
             ome_zarr_version=ome_zarr_version,
             attributes=stack.record | {"tile_px": side_px, "halo_px": halo_px},
         ) as writer:

@@ -34,23 +34,16 @@ from tqdm import tqdm
 from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.io.results.result_file import result_path
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
-from tilewright.kernels.backend import Backend, Region, cancelling_thread_pool, cells, fast_len
+from tilewright.kernels.backend import Backend, Region, cancelling_thread_pool, fast_len
 from tilewright.kernels.device_memory import OomHint, retry_smaller_on_oom, track_device_memory
 from tilewright.kernels.edf.focus import POOL_PX, FocusMeasure
+from tilewright.stages import TILE_PX
 from tilewright.stages.edf import Method
 from tilewright.stages.edf.projections import ProjectionPlan, Projector, Window, plan_projection
-from tilewright.stages.tile_windows import read_window, spans
+from tilewright.stages.tile_windows import LEAST_PX, read_window, spans
 
 #: The height map keeps every eighth pixel of the mosaic in y and x.
 HEIGHT_STEP_PX = 8
-#: On a GPU one thread reads while the other computes.
-GPU_THREADS = 2
-#: Largest side of a tile: 1.5 times its pixels are computed, 2.1 times with 512 px.
-_TILE_PX = 1024
-#: No tile is made smaller: with its halo it is computed on 8 times its pixels.
-_LEAST_TILE_PX = 128
-#: The background is the darkest tenth of what squares of this side hold, in means of 8 px.
-_BACKGROUND_PX, _BACKGROUND_PERCENTILE = 64, 10.0
 _OOM_HINT = OomHint("edf_plane", "all planes of its smallest tile with halo")
 _SAMPLES = OomHint("edf_plane", "the windows from which its filters are made")
 _FREE: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
@@ -107,15 +100,14 @@ def edf_plane(
             np.uint16,
             mosaic.chunk_px,
             mosaic.voxel_um,
-            Path(output).stem,
             ome_zarr_version=ome_zarr_version,
         ) as writer,
     ):
         heights = retry_smaller_on_oom(
             backend,
             lambda tile_px: _project(backend, mosaic, plan, writer, tile_px),
-            _TILE_PX,
-            lambda tile_px: tile_px // 2 if tile_px > _LEAST_TILE_PX else None,
+            TILE_PX,
+            lambda tile_px: tile_px // 2 if tile_px > LEAST_PX else None,
             _OOM_HINT,
         )
         tifffile.imwrite(height_partial, heights, metadata=None, software=False)
@@ -132,8 +124,7 @@ class _TileSummary(NamedTuple):
     """What is known of a tile when its pixels are written.
 
     ``heights`` in planes; ``usage``, pixels of the 4 × 4 grid by sharpest plane (last: undecided);
-    ``counts``: pixels clipped low and high, and far below noise; light of the background, and all
-    light.
+    ``counts``: pixels clipped low and high, and far below noise.
     """
 
     tile: Region
@@ -156,26 +147,25 @@ def _project(
     projector = plan.projector(measure)
     heights = np.zeros([-(-n // HEIGHT_STEP_PX) for n in shape], np.float32)
     usage = np.zeros(mosaic.shape[0] + 1, np.int64)
-    counts = np.zeros(5)
+    counts = np.zeros(3)
 
     def one(tile: Region) -> _TileSummary:
         return _project_tile(backend, mosaic, plan, projector, writer, tile, (y, x))
 
-    with cancelling_thread_pool(backend, GPU_THREADS) as pool:
+    with cancelling_thread_pool(backend) as pool:
         bar = tqdm(pool.map(one, tiles), desc="edf", total=len(tiles), unit="tile", mininterval=5)
         for summary in bar:
             heights[_every(summary.tile, HEIGHT_STEP_PX)] = summary.heights
             usage += summary.usage
             counts += summary.counts
     decided = max(int(usage[:-1].sum()), 1)
-    clipped_low, clipped_high, below_noise, background, light = counts.tolist()
+    clipped_low, clipped_high, below_noise = counts.tolist()
     writer.attributes.update(
         pedestal_counts=0,
         clipped_low=int(clipped_low),
         clipped_high=int(clipped_high),
         plane_usage=[round(float(n) / decided, 6) for n in usage[:-1]],
         undecided_fraction=round(float(usage[-1]) / max(int(usage.sum()), 1), 6),
-        background_share=round(background / light, 3) if light > 0 else 0.0,
         **plan.record,
     )
     if plan.record["method"] == "multiplane_wiener":
@@ -211,8 +201,7 @@ def _project_tile(
         below = backend.to_numpy(plane.below_noise[near]) if plane.below_noise is not None else 0.0
     coverage = coverage[own]
     counts = np.rint(image) * coverage
-    pixels = np.clip(counts, 0, 65535).astype(np.uint16)
-    writer.write(0, tile[0].start, tile[1].start, pixels)
+    writer.write(0, tile[0].start, tile[1].start, np.clip(counts, 0, 65535).astype(np.uint16))
     # Of gaps nothing is decided, and they lie mid-stack.
     kinds = mosaic.shape[0] + 1
     pooled = coverage[::POOL_PX, ::POOL_PX]
@@ -222,19 +211,7 @@ def _project_tile(
     heights = np.where(pooled[::step, ::step], height[::step, ::step], middle)
     below_px = float(np.sum(below * pooled, dtype=np.float64)) * POOL_PX**2
     clipped = [np.count_nonzero(counts < 0), np.count_nonzero(counts > 65535)]
-    return _TileSummary(
-        tile, heights, usage, np.array([*clipped, below_px, *_background(pixels, coverage)])
-    )
-
-
-def _background(pixels: NDArray[np.uint16], coverage: NDArray[np.bool_]) -> tuple[float, float]:
-    """Return the light of the background of a tile (y, x), and all its light, in whole squares."""
-    whole = cells(coverage, _BACKGROUND_PX).all(axis=(1, 3)).ravel()
-    means = cells(pixels, HEIGHT_STEP_PX).mean(axis=(1, 3), dtype=np.float64)
-    squares = cells(means, _BACKGROUND_PX // HEIGHT_STEP_PX).swapaxes(1, 2)
-    squares = squares.reshape(len(whole), -1)[whole] if len(whole) else np.zeros((0, 1))
-    dark = np.percentile(squares, _BACKGROUND_PERCENTILE, axis=1) if len(squares) else np.zeros(1)
-    return float(dark.sum()), float(squares.mean(axis=1).sum())
+    return _TileSummary(tile, heights, usage, np.array([*clipped, below_px]))
 
 
 def _every(region: Region, step: int) -> Region:

@@ -23,6 +23,7 @@ from tilewright.kernels.edf.channel_model import (
 )
 from tilewright.kernels.edf.debris import DebrisModel, debris_counts, subtract_debris
 from tilewright.kernels.edf.focus import (
+    BORDER_PX,
     HALO_PX,
     POOL_PX,
     FocusMeasure,
@@ -32,7 +33,6 @@ from tilewright.kernels.edf.focus import (
 )
 from tilewright.kernels.edf.wiener_filters import make_filters
 from tilewright.kernels.edf.wiener_plane import (
-    DEBRIS_PX,
     WienerPlane,
     confidence_weight,
     remove_grain,
@@ -232,7 +232,7 @@ def _without_debris(window: Window, model: DebrisModel) -> tuple[NDArray[Any], N
     stack, debris = subtract_debris(window.stack[:, y, x], model, coverage)
     if not debris.any():
         return window.stack, np.zeros_like(within)
-    near = ndimage.distance_transform_edt(~debris) <= 2 * DEBRIS_PX
+    near = ndimage.distance_transform_edt(~debris) <= BORDER_PX
     stack = fill(stack, coverage & ~near)
     edges = [(p.start, n - p.stop) for p, n in zip((y, x), within.shape, strict=True)]
     return np.pad(stack, [(0, 0), *edges], mode="symmetric"), np.pad(debris, edges)

@@ -22,7 +22,7 @@ from tilewright.kernels.illumination.overlap_cells import (
     overlapping_pairs,
 )
 from tilewright.kernels.illumination.sensor_dust import dust_sums
-from tilewright.stages.tile_source import TileSource
+from tilewright.stages.tile_planes import TileSource
 
 #: Tiles are binned to at most this many pixels on the long side: 0.26 MB per tile and plane.
 _LONG_SIDE = 256

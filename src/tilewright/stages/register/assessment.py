@@ -21,10 +21,10 @@ from tilewright.stages.register.plane_views import PlaneView
 
 #: Share of places on tissue, in percent, whose error lies below ``local_error_px``.
 _LOCAL_PERCENTILE = 90.0
-#: Correlation below which a place does not match the reference.
+#: Correlation below which two images do not show the same.
 POOR_NCC = 0.5
-#: Worst places that are listed.
-_WORST = 3
+#: Worst places that are listed, and shown by quality control.
+WORST = 3
 
 
 def assess(
@@ -59,20 +59,13 @@ def assess(
     grid = measure_blocks(
         backend, reference, moving, transform, pass_, "quality", observe=search.observe
     )
-    both = np.asarray(grid.on_tissue.all(axis=1))
-    weight = np.sqrt(grid.blocks.energy.prod(axis=1)) * both
-    share = weight / max(weight.sum(), 1e-12)
     rotation_deg, shift_px = transform.rotation_and_shift(reference.shape)
-    numbers = {
-        "ncc_after": (share * grid.blocks.score).sum(),
-        "ncc_chance": np.percentile(grid.blocks.chance[both], 98.0) if both.any() else 0.0,
-        "rotation_deg": rotation_deg,
-    }
     lost = search.result()
-    local, places = _local(grid, both, weight, _imaged_at(reference, grid.centres_px))
-    return {key: round(float(value), 4) for key, value in numbers.items()} | {
+    numbers, places = _agreement(grid, _imaged_at(reference, grid.centres_px))
+    return {
+        **numbers,
+        "rotation_deg": _rounded(rotation_deg),
         "shift_px": [round(value, 3) for value in shift_px],
-        **local,
         "lost_tissue": _rounded(lost.share),
         "not_imaged": _rounded(lost.outside),
         "places": [
@@ -82,10 +75,15 @@ def assess(
     }
 
 
-def _local(
-    grid: BlockGrid, both: NDArray[np.bool_], weight: Floats, imaged: NDArray[np.bool_]
+def _agreement(
+    grid: BlockGrid, imaged: NDArray[np.bool_]
 ) -> tuple[dict[str, float | None], list[dict[str, Any]]]:
-    """Return the local error and the share that does not match, and where both are worst."""
+    """Return correlations, local error and the share that does not match, and the worst places."""
+    both = np.asarray(grid.on_tissue.all(axis=1))
+    weight = np.sqrt(grid.blocks.energy.prod(axis=1)) * both
+    after = (weight / max(weight.sum(), 1e-12) * grid.blocks.score).sum()
+    chance = np.percentile(grid.blocks.chance[both], 98.0) if both.any() else 0.0
+    numbers = {"ncc_after": _rounded(after), "ncc_chance": _rounded(chance)}
     precision = np.where(both, 1 / grid.blocks.variance_px2, 0.0)
 
     def smooth(values: Floats) -> Floats:
@@ -95,7 +93,7 @@ def _local(
 
     known = precision > 0
     if not known.any():
-        return {"local_error_px": None, "poor_blocks": None}, []
+        return numbers | {"local_error_px": None, "poor_blocks": None}, []
     total = np.maximum(smooth(precision), 1e-12)
     mean = [smooth(precision * shift) / total for shift in grid.blocks.shift_px.T]
     error = np.round(np.hypot(*mean), 4)
@@ -103,13 +101,13 @@ def _local(
     # A block that reaches into a tile may have its centre where no tile lies.
     shown = known & imaged if (known & imaged).any() else known
     largest = int(np.argmax(np.where(shown, error, -1)))
-    poorest = np.argsort(np.where(shown, score, np.inf), kind="stable")[:_WORST]
+    poorest = np.argsort(np.where(shown, score, np.inf), kind="stable")[:WORST]
     centres = grid.centres_px.tolist()
     places = [_place("local_error_px", centres[largest], error[largest])]
     places += [_place("poor_blocks", centres[k]) for k in poorest.tolist() if shown[k]]
-    return {
-        "local_error_px": _rounded(float(np.percentile(error[known], _LOCAL_PERCENTILE))),
-        "poor_blocks": _rounded(float((score[known] < POOR_NCC).mean())),
+    return numbers | {
+        "local_error_px": _rounded(np.percentile(error[known], _LOCAL_PERCENTILE)),
+        "poor_blocks": _rounded((score[known] < POOR_NCC).mean()),
     }, places
 
 
@@ -117,7 +115,7 @@ def _place(metric: str, at: Sequence[float], value: float | None = None) -> dict
     return {"metric": metric, "y_px": at[0], "x_px": at[1], "value": _rounded(value)}
 
 
-def _rounded(value: float | None) -> float | None:
+def _rounded(value: Any) -> float | None:
     return None if value is None else round(float(value), 4)
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from tilewright.errors import MismatchError
 from tilewright.io.results.mosaic import Mosaic
-from tilewright.io.results.transform import write_transform
+from tilewright.io.results.registration import write_transform
 from tilewright.kernels.backend import Backend, Floats
 from tilewright.kernels.device_memory import OomHint, track_device_memory
 from tilewright.kernels.register.alignment import (
@@ -44,7 +44,6 @@ _BLOCK_PX = 96
 #: is enough where the overviews' correlation is twice that of any contradicting overlay (other
 #: tissue: at most 1.2 times): at 8 photoelectrons, half of the blocks are noise.
 _LEAST_SHARE = 0.3
-_LEAST_BLOCKS = 3
 #: What to do about two images that do not match.
 _ADVICE = (
     "check that both show nuclei (column reference of the markers table) of the same tissue, in "
@@ -75,7 +74,7 @@ def register(
     reference, moving : path, Mosaic, (y, x) array, or Plane
         The reference channel of both cycles, in counts; their sizes may differ.
     npz_path, json_path : Path
-        Files to write; see :func:`tilewright.io.results.transform.write_transform`.
+        Files to write; see :func:`tilewright.io.results.registration.write_transform`.
     allow_unregistered : bool
         Write the identity with ``registered`` false and the reason, instead of failing.
 
@@ -173,7 +172,7 @@ class MatchEvidence:
     @property
     def matches(self) -> bool:
         """Whether both images show the same tissue."""
-        return self.agreeing_blocks >= _LEAST_BLOCKS and self.agreeing_share >= self.needed_share
+        return self.agreeing_share >= self.needed_share
 
     @property
     def needed_share(self) -> float:

@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.kernels.register.alignment import Levels, grey_levels
-from tilewright.stages.tile_sizes import CHUNK_PX
+from tilewright.stages import CHUNK_PX
 
 #: Longest side of an overview in memory: 16 MB each in float32.
 OVERVIEW_PX = 2048

@@ -6,7 +6,6 @@ Backgrounds are subtracted here, where the planes of all cycles lie on each othe
 from __future__ import annotations
 
 import dataclasses
-import threading
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -19,15 +18,14 @@ from tqdm import tqdm
 
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.io.results.ome_zarr import create_image
-from tilewright.io.results.subtraction import Subtraction, write_subtractions
-from tilewright.io.results.transform import read_transform
+from tilewright.io.results.registration import Subtraction, read_transform, write_subtractions
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.backend import Backend, Region, cancelling_thread_pool
 from tilewright.kernels.device_memory import OomHint, map_with_oom_split, track_device_memory
 from tilewright.kernels.register.background import subtract
 from tilewright.kernels.register.warp import Transform, source_region, warp
+from tilewright.stages import CHUNK_PX
 from tilewright.stages.register.subtract import Background, survey
-from tilewright.stages.tile_sizes import CHUNK_PX
 from tilewright.stages.tile_windows import halves, regions, within
 
 #: (marker, channel, in-focus plane).
@@ -109,7 +107,7 @@ def resample(
         blocks = pool.map(partial(_write_block, inner, writer, sources, subtractions), chunks)
         for _ in tqdm(blocks, "resample", len(chunks), unit="chunk", mininterval=5):
             pass
-    write_subtractions([one.result for one in subtractions.values()], *map(Path, subtraction))
+    write_subtractions([one.plan for one in subtractions.values()], *map(Path, subtraction))
 
 
 @dataclass(frozen=True)
@@ -143,15 +141,12 @@ def _write_block(
     writer.write(channel, region[0].start, region[1].start, block)
 
 
-@dataclass
+@dataclass(frozen=True)
 class _BackgroundSubtraction:
     """A background that is subtracted from a channel, block by block."""
 
     source: _Source
     plan: Subtraction
-    bright: int = 0
-    emptied: int = 0
-    turn: threading.Lock = dataclasses.field(default_factory=threading.Lock)
 
     @classmethod
     def of(
@@ -180,14 +175,7 @@ class _BackgroundSubtraction:
             difference[at] = backend.to_numpy(values)
 
         map_with_oom_split(backend, one, region, halves, _OOM_HINT)
-        with self.turn:
-            self.bright += int(np.count_nonzero(block))
-            self.emptied += int(np.count_nonzero((block > 0) & (difference == 0)))
         return difference
-
-    @property
-    def result(self) -> Subtraction:
-        return dataclasses.replace(self.plan, emptied=self.emptied / max(self.bright, 1))
 
 
 def resample_region(

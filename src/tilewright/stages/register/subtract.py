@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from tilewright.io.results.subtraction import Subtraction
+from tilewright.io.results.registration import Subtraction
 from tilewright.kernels.backend import Region, cells
 from tilewright.kernels.register.background import fit_factor, oversubtracted_share
 from tilewright.stages.register.plane_views import OVERVIEW_PX
@@ -82,7 +82,6 @@ def survey(
         method="regression" if background.factor is None else "exposure",
         factor=factor,
         oversubtracted=oversubtracted_share(marker, light, factor),
-        emptied=0.0,  # counted while it is subtracted
         before=before,
         light=coarse,
     )

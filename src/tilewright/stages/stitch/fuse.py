@@ -33,9 +33,8 @@ from tilewright.kernels.camera_defects import CameraDefects
 from tilewright.kernels.device_memory import OomHint, map_with_oom_split, track_device_memory
 from tilewright.kernels.stitch.blending import Correction, Span, fuse, make_correction, tile_span
 from tilewright.kernels.tile_positions.overlap_strips import neighbours
-from tilewright.stages.tile_planes import TilePlanes
-from tilewright.stages.tile_sizes import CHUNK_PX
-from tilewright.stages.tile_source import TileSource
+from tilewright.stages import CHUNK_PX
+from tilewright.stages.tile_planes import TilePlanes, TileSource
 from tilewright.stages.tile_windows import halves, spans
 
 if TYPE_CHECKING:
@@ -96,7 +95,6 @@ def stitch(
     DeviceMemoryError
         The GPU's memory does not hold the smallest part of a chunk.
     """
-    output = Path(output)
     plan = _plan(backend, tiles, positions, illumination, chunk_px, shift_px)
     ceiling = np.iinfo(tiles.dtype).max if saturation_counts is None else saturation_counts
     with create_mosaic(
@@ -105,7 +103,6 @@ def stitch(
         tiles.dtype,
         chunk_px,
         voxel_um,
-        output.name.removesuffix(".zarr"),
         ome_zarr_version=ome_zarr_version,
         fill=int(illumination.pedestal + 0.5),
     ) as mosaic:

@@ -4,8 +4,7 @@ Memory holds the pieces that the file decodes at once, not the plane. A pixel of
 gap, as outside the tiles of a mosaic. The output is uint16 and has z = 1; its attributes are
 ``pedestal_counts`` 0, ``method`` "stitched", ``unseen_px``, ``saturation_counts``,
 ``saturated_px``, ``saturated_share`` (of bright pixels) and ``equal_neighbours`` (the share of
-neighbours of exactly the same counts, median of the covered chunks; None where too little is
-covered).
+neighbours of exactly the same counts, median of the chunks with light; None without any).
 """
 
 from pathlib import Path
@@ -20,11 +19,8 @@ from tilewright.io.inputs.tiles import Tiles
 from tilewright.io.results.mosaic import create_mosaic
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
 from tilewright.kernels.camera import Top, detect_saturation, equal_neighbours, saturated_share
-from tilewright.stages.tile_sizes import CHUNK_PX
+from tilewright.stages import CHUNK_PX
 from tilewright.stages.tile_windows import regions, spans
-
-#: Share of a chunk that must be covered for its grain to count.
-_COVERED = 0.1
 
 
 def stitched_plane(
@@ -57,7 +53,6 @@ def stitched_plane(
     RawDataError
         The file has changed since the workflow started, or is damaged.
     """
-    output = Path(output)
     with (
         opened(image) as source,
         create_mosaic(
@@ -66,7 +61,6 @@ def stitched_plane(
             np.uint16,
             chunk_px,
             voxel_um,
-            output.name.removesuffix(".zarr"),
             ome_zarr_version=ome_zarr_version,
         ) as writer,
     ):
@@ -105,7 +99,7 @@ def _copy(
             corner = y.start + part[0].start, x.start + part[1].start
             writer.write(0, *corner, chunk.astype(np.uint16))
             histogram += np.bincount(chunk.ravel(), minlength=len(histogram))
-            if np.count_nonzero(chunk) > _COVERED * chunk.size:
+            if chunk.any():
                 equal.append(equal_neighbours(chunk, 1))
     return histogram, equal
 

@@ -21,8 +21,8 @@ from tilewright.kernels.tile_positions.position_solve import (
     Solution,
     solve_positions,
 )
+from tilewright.stages.tile_planes import TileSource
 from tilewright.stages.tile_positions.stage_check import searched_px
-from tilewright.stages.tile_source import TileSource
 
 
 @dataclass(frozen=True)

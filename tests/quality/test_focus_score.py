@@ -5,9 +5,9 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tilewright.kernels import metrics
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.noise import photon_transfer
+from tilewright.quality.sampling import focus_score
 
 PEDESTAL = 100.0
 SIZE = 320
@@ -40,18 +40,18 @@ def blurred(light: Image, sigma_px: float = 2.0) -> Image:
 @pytest.mark.parametrize("seed", [1, 2, 3])
 def test_focus_falls_with_defocus_and_ignores_gain_and_offset(seed: int) -> None:
     light = tissue(seed)
-    scores = [metrics.focus_score(camera(blurred(light, s), seed)) for s in (0, 1, 2, 4)]
+    scores = [focus_score(camera(blurred(light, s), seed)) for s in (0, 1, 2, 4)]
     assert scores[0] > 1.5 * scores[1] > 3 * scores[2]
     assert scores[2] > 5 * scores[3]
     image = 4 * camera(light, seed) + 77
-    assert metrics.focus_score(image) == pytest.approx(scores[0], rel=1e-3)
+    assert focus_score(image) == pytest.approx(scores[0], rel=1e-3)
 
 
 def test_nothing_but_noise_has_no_focus() -> None:
     noise = camera(np.full((SIZE, SIZE), 50.0), 0)
-    assert np.isnan(metrics.focus_score(noise))
+    assert np.isnan(focus_score(noise))
     with pytest.raises(ValueError, match="64 px"):
-        metrics.focus_score(noise[:64, :63])
+        focus_score(noise[:64, :63])
 
 
 def test_pixels_outside_tiles_do_not_count(cpu: Backend) -> None:

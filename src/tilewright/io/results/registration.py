@@ -1,16 +1,83 @@
-"""Subtraction of backgrounds on disk: an ``.npz`` for quality control, a ``.json`` to read."""
+"""Transforms and subtractions of backgrounds on disk.
+
+Both are an ``.npz`` with the arrays, and a ``.json`` with numbers to read.
+"""
 
 import json
-from collections.abc import Sequence
+import zipfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from tilewright.io.results.npz import read_npz, write_npz
-from tilewright.io.results.result_file import json_value, result_file_errors, write_json
+from tilewright.io.results.result_file import (
+    json_value,
+    result_file_errors,
+    result_path,
+    write_json,
+)
+from tilewright.kernels.register.warp import Transform
+
+
+def write_npz(path: Path, arrays: Mapping[str, NDArray[Any]]) -> None:
+    """Write arrays that ``numpy.load`` reads without pickle, atomically."""
+    with (
+        result_path(path) as partial,
+        zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED) as archive,
+    ):
+        for name, array in arrays.items():
+            # An entry opened by its name is dated 1980, so that equal arrays give equal bytes.
+            with archive.open(f"{name}.npy", "w") as file:
+                npy.write_array(file, np.asarray(array, order="C"), allow_pickle=False)
+
+
+def read_npz(path: str | Path) -> dict[str, NDArray[Any]]:
+    """Read what :func:`write_npz` wrote; call it within ``result_file_errors``."""
+    # Opened here, because numpy leaves the file open when it is not a zip.
+    with Path(path).open("rb") as file, np.load(file, allow_pickle=False) as data:
+        return {name: data[name] for name in data.files}
+
+
+_ARRAYS = ("affine", "field", "origin_px", "block_px", "confidence")
+
+
+def write_transform(transform: Transform, npz_path: str | Path, json_path: str | Path) -> None:
+    """Write a transform; the same transform gives the same bytes.
+
+    Parameters
+    ----------
+    npz_path : Path
+        Arrays of :class:`~tilewright.kernels.register.warp.Transform`, readable by ``numpy.load``;
+        ``quality`` in it is the JSON text.
+    json_path : Path
+        The quality numbers and the affine part.
+    """
+    text = json.dumps(dict(transform.quality), sort_keys=True, allow_nan=False)
+    arrays = {name: np.asarray(getattr(transform, name)) for name in _ARRAYS}
+    arrays["quality"] = np.frombuffer(text.encode(), np.uint8)
+    summary = dict(transform.quality) | {"affine": transform.affine.tolist()}
+    write_json(Path(json_path), summary, indent=2, sort_keys=True)
+    write_npz(Path(npz_path), arrays)
+
+
+def read_transform(npz_path: str | Path) -> Transform:
+    """Read a transform written by :func:`write_transform`.
+
+    Raises
+    ------
+    ResultFileError
+        The file is not a transform.
+    """
+    with result_file_errors(npz_path, "transform"):
+        data = read_npz(npz_path)
+        values: dict[str, Any] = {name: data[name] for name in _ARRAYS}
+        quality = json.loads(data["quality"].tobytes())
+    values["block_px"] = float(values["block_px"])
+    return Transform(**values, quality=quality)
 
 
 @dataclass(frozen=True)
@@ -29,8 +96,6 @@ class Subtraction:
         Factor by which the background was multiplied.
     oversubtracted : float
         Share of the subtracted light that the channel did not hold; ``nan``: none was subtracted.
-    emptied : float
-        Share of the pixels with light that have none left.
     before, light : float32 (y, x)
         Overviews of the registered channel and background before.
     """
@@ -42,7 +107,6 @@ class Subtraction:
     method: str
     factor: float
     oversubtracted: float
-    emptied: float
     before: NDArray[np.float32]
     light: NDArray[np.float32]
 
