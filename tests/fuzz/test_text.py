@@ -18,7 +18,7 @@ from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
 from snakemake_scheduler_plugin_tilewright.slurm.reasons import cause_of
 from tests.fuzz.damage import Reader, Words, check
 from tests.init.raw_folders import two_fields
-from tests.runtime.test_damaged_records import USES
+from tests.scheduler_plugin.test_damaged_records import USES
 from tests.support.microscope_files import (
     write_companion,
     write_cv8000,
