@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tifffile
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from tests.config.configs import refused
 from tests.support.convention_raw import Tiles, make_tiles, write_as
@@ -301,23 +300,6 @@ def test_positions_that_the_overlaps_contradict(
         assert end.endswith(INIT)
 
 
-@pytest.mark.parametrize(("overlap", "seed"), [(0.02, 2), (0.02, 3), (0.0, 4), (0.0, 5)])
-def test_tiles_that_do_not_overlap_contradict_nothing(
-    tmp_path: Path, overlap: float, seed: int
-) -> None:
-    """Of the many places that are tried some match weakly by chance."""
-    design = PhantomDesign(seed=1, rows=3, cols=3, tile_px=128, overlap=overlap)
-    rng = np.random.default_rng(seed)
-    places = places_of(design)
-    scene = ndimage.gaussian_filter(rng.normal(size=(128 * 3, 128 * 3)), 3)
-    light = 100 + 500 * (scene - scene.min()) / np.ptp(scene)
-    grid = np.zeros((3, 3, 128, 128), np.uint16)
-    for (row, col), (_, y, x) in zip(tile_places("snake_right_down", 3, 3), places, strict=True):
-        y, x = round(y), round(x)
-        grid[row, col] = rng.poisson(light[y : y + 128, x : x + 128])
-    check(experiment(tmp_path, (design, {(1, 1): grid, (2, 1): grid})))
-
-
 def test_a_cycle_may_have_another_grid(tmp_path: Path, made: Made, wide: Made) -> None:
     """The second of 4 x 4 tiles at another overlap; mirrored it is refused."""
     both = {(1, 1): made[1][1, 1], (2, 1): wide[1][1, 1]}
@@ -369,17 +351,6 @@ def test_two_samples_may_share_a_region_by_rows(tmp_path: Path, made: Made) -> N
     layout = check(config)
     both = [open_tiles(layout.manifest.format(sample=s, cycle=1), "1") for s in ("up", "down")]
     assert [{*tiles.name.tolist()} for tiles in both] == [{*"123"}, {*"3456"}]
-
-
-def test_two_by_two_tiles_are_enough(tmp_path: Path) -> None:
-    design, tiles = make_tiles(seed=31, **STEADY)
-    made = design, dict.fromkeys([(1, 1), (1, 2), (2, 1), (2, 2)], tiles[1, 1])
-    config = experiment(tmp_path, made)
-    check(config)
-    for wrong in (swapped, lambda p: scaled(p, -1, 1), lambda p: scaled(p, 1, -1)):
-        right = places_of(design)
-        write_places(Path(config["tiles"]), {1: right, 2: wrong(right)})
-        assert "cycle 2: 4 of 4 overlaps show neighbours" in str(refused(config, check))
 
 
 @pytest.mark.parametrize("cycle", [1, 2])

@@ -1,6 +1,6 @@
 """Numbers and places that quality tells of positions and mosaics; verdicts: test_damages.py."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -68,48 +68,19 @@ def write_numbers(folder: Path, bare: Sequence[str] = (), **samples: Any) -> tup
     return write_illumination(folder / "flat", {"1": (even, numbers)})
 
 
-#: What does not pass, and what is said of the first of it.
-Told = tuple[Mapping[str, float | None], str]
-
-
-def doubtful(positions: Positions, edges: Edges) -> Told:
+def test_doubtful_tiles_are_measured_and_named(tmp_path: Path) -> None:
+    positions = grid(3, 7)
     positions.sigma_px[[1, 2, 3, 6, 9]] = 1.3
-    return {"doubtful_tiles": 5 / 21}, "uncertain or in disagreement: tiles 1, 2, 3, 6, 9"
-
-
-def unmatched(positions: Positions, edges: Edges) -> Told:
-    edges.accepted[:] = False
-    positions.island[:] = np.arange(6)
-    return {"doubtful_tiles": 5 / 6}, "nothing ties tiles 1, 2, 3, 4, 5"
-
-
-def alone(positions: Positions, edges: Edges) -> Told:
-    return {}, ""
-
-
-@pytest.mark.parametrize(
-    ("size", "harm"),
-    [
-        ((3, 7), doubtful),
-        ((2, 3), unmatched),
-        ((1, 1), alone),
-    ],
-)
-def test_what_is_wrong_with_positions_is_measured_and_named(
-    tmp_path: Path, size: tuple[int, int], harm: Callable[[Positions, Edges], Told]
-) -> None:
-    positions = grid(*size)
-    edges = edges_of(positions)
-    told, where = harm(positions, edges)
-    quality = located(tmp_path, positions, edges)
-    bad = {item.metric: item.value for item in quality.items if item.verdict != "pass"}
-    expected = {k: None if v is None else pytest.approx(v, rel=1e-4) for k, v in told.items()}
-    assert bad == expected
-    assert details(quality)["doubtful_tiles"] == where
-    if harm is doubtful:
-        middles = [(0.5, 1.5), (0.5, 2.5), (0.5, 3.5), (0.5, 6.5), (1.5, 2.5)]
-        found = [(p["y_px"] / STEP, p["x_px"] / STEP) for p in quality.numbers["places"]]
-        assert found == middles
+    quality = located(tmp_path, positions, edges_of(positions))
+    assert [item.metric for item in quality.items if item.verdict != "pass"] == ["doubtful_tiles"]
+    assert values(quality)["doubtful_tiles"] == pytest.approx(5 / 21, rel=1e-4)
+    named = "uncertain or in disagreement: tiles 1, 2, 3, 6, 9"
+    assert details(quality)["doubtful_tiles"] == named
+    middles = [(0.5, 1.5), (0.5, 2.5), (0.5, 3.5), (0.5, 6.5), (1.5, 2.5)]
+    found = [(p["y_px"] / STEP, p["x_px"] / STEP) for p in quality.numbers["places"]]
+    assert found == middles
+    single = grid(1, 1)
+    assert set(verdicts(located(tmp_path, single, edges_of(single))).values()) == {"pass"}
 
 
 def stitched(
