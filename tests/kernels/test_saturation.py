@@ -145,6 +145,8 @@ def test_the_camera_saturates_where_pixels_of_many_tiles_pile_up() -> None:
     assert detected(light[:3]) is None
     # One hot pixel of each tile is as bright as nothing else, but the next one is too.
     assert detect_saturation([Top(4095.0, 1, 1)] * 40) is None
+    # Tiles that do not reach it tell nothing.
+    assert detect_saturation([Top(4095.0, 8, 1), Top(300.0, 40, 0)]) is None
     assert detected(np.minimum(rng.poisson(0.5, (4, 200, 200)), 50).astype(np.uint8)) is None
     assert detected([np.full((50, 50), 7)]) is None
     assert detected([]) is None
