@@ -126,7 +126,6 @@ def saturated(plane: NDArray[Any]) -> NDArray[Any]:
     [
         ("Cyc2*/*CH2.tif", lambda p: p * 0, "cycle 2, channel 2: every tile is constant"),
         ("Cyc1*/*CH2.tif", lambda p: p * 0 + 7, "(7 everywhere)"),
-        ("Cyc1*/*CH2.tif", lambda p: p * 0 + 65535, "channel 2: every tile is constant"),
         ("Cyc1*/*CH2.tif", saturated, "cycle 1, channel 2: every tile is saturated"),
         ("Cyc2*/*CH1.tif", lambda p: p * 0, "(the reference channel): every tile is constant"),
         ("Cyc2*/*CH1.tif", noise, "(the reference channel): every tile is noise without structure"),
@@ -277,8 +276,9 @@ NEIGHBOURS = re.compile(
 )
 
 
-@pytest.mark.parametrize("cycles", [(2,), (1, 2)])
-@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize(
+    ("kind", "cycles"), [*((kind, (2,)) for kind in WRONG), ("turned", (1, 2))]
+)
 def test_positions_that_the_overlaps_contradict(
     tmp_path: Path, made: Made, kind: str, cycles: tuple[int, ...]
 ) -> None:

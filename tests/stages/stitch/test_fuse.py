@@ -130,6 +130,13 @@ def test_misfits_are_named(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_another_device_stitches_the_same(tmp_path: Path, other: Backend) -> None:
+    tiles = make_tiles()
+    here, there = (run(tiles, tmp_path / f"{k}.zarr", backend=b).read().astype(int)
+                   for k, b in enumerate((cpu_backend(2), other)))  # fmt: skip
+    assert np.abs(here - there).max() <= (other.device == "gpu")
+
+
 def test_a_channel_that_the_optics_displace_is_placed_back(tmp_path: Path) -> None:
     # The other channel's tiles show the specimen 1.25 px lower and 0.75 px further left.
     rng = np.random.default_rng(4)
