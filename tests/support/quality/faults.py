@@ -126,7 +126,7 @@ def incomplete_tile(bench: Bench) -> Asked:
     """Lose a plane of the middle tile, which the tiles table leaves out then."""
     bench.raw(1, "1", 4)[2].unlink()
     bench.edit_rows("tiles.csv", leave_out)
-    bench.manifests()
+    bench.manifests(1)
     bench.calibrate(1)
     return [("tile_positions", 1, ()), *stitched(bench)]
 
