@@ -122,6 +122,8 @@ def test_what_the_cycle_did_not_image_is_told_apart(by_px: float) -> None:
     assert found.outside == pytest.approx(outside.sum() / tissue.sum(), rel=0.15)
     assert found.outside_px is not None
     assert tissue_near(outside, *found.outside_px)
+    # Of a rim of 12 px the border cuts all cells.
+    assert find(pair, whole[:, :-12], np.eye(2, 3)).outside == 0
     nothing = find(pair, whole, np.eye(2, 3))
     assert (nothing.outside, nothing.outside_px) == (0, None)
 
