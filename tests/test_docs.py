@@ -9,11 +9,6 @@ import pytest
 
 from docs import generate, hooks, keys, reason_pictures
 from snakemake_scheduler_plugin_tilewright import cli as placement
-from snakemake_scheduler_plugin_tilewright.placement.request import SLOWDOWN
-from snakemake_scheduler_plugin_tilewright.placement.status import FEW
-from snakemake_scheduler_plugin_tilewright.settings import ExecutorSettings
-from snakemake_scheduler_plugin_tilewright.slurm import reasons
-from snakemake_scheduler_plugin_tilewright.slurm.query import MOST_QUESTIONS_A_MIN
 from tests.conftest import REPO
 from tilewright import cli
 from tilewright.quality.results import METRICS
@@ -101,26 +96,6 @@ def test_what_a_page_names_is_there(page: Path) -> None:
     known = keys.sections()
     named = [(section, key) for section, key in _KEY.findall(text) if section in known]
     assert not [f"{s}.{k}" for s, k in named if k not in known[s].model_fields]
-
-
-def test_numbers_of_placement_are_those_that_pages_state() -> None:
-    page = text_of("docs/placement.md")
-    share, poll_s = ExecutorSettings().cpu_share, ExecutorSettings().poll_seconds
-    assert f"{100 * share:g} % of an account's CPUs (`tilewright-cpu-share`)" in page
-    assert f"{100 * share:g} % of the CPU limit" in page
-    assert f"every {poll_s:g} s (`tilewright-poll-seconds`)" in page
-    assert f"limited to {MOST_QUESTIONS_A_MIN} questions a minute" in page
-    assert FEW == 4, "pages say four"
-    assert "At most four jobs pend there" in page
-    assert SLOWDOWN == 5, "pages say five"
-    assert "a CPU job counts as five times as long as a GPU job" in page
-
-
-def test_every_meaning_of_a_reason_is_in_the_table() -> None:
-    page = text_of("docs/placement.md")
-    meanings = [words for known in reasons._REASONS.values() for words in known.values()]
-    assert len(meanings) > 10
-    assert not [words for words in meanings if words not in page]
 
 
 def test_the_figures_of_the_readme_are_those_of_the_benchmarks() -> None:

@@ -210,15 +210,6 @@ def _overlap_places(
     return np.array(places)
 
 
-def sparse_mosaic(seed: int, size: int = 384) -> Grid:
-    """Return 3 × 3 to 6 × 8 tiles, 40 to 70 % empty, 5 to 10 % overlap, 60 to 1500 electrons."""
-    rng = np.random.default_rng([seed, 999])
-    rows, cols = int(rng.integers(3, 7)), int(rng.integers(3, 9))
-    overlap, empty = rng.uniform(0.05, 0.10), rng.uniform(0.4, 0.7)
-    peak = 10 ** rng.uniform(np.log10(60), np.log10(1500))
-    return mosaic(rng, rows, cols, overlap, empty, peak, size)
-
-
 def mosaic(
     rng: np.random.Generator,
     rows: int,

@@ -30,7 +30,6 @@ NO_SHELL = "'~' and '$' are not expanded in a config file; write "
     ("key", "value", "message"),
     [
         ("acquisition.pixel_um", 377, "is 377: input should be less than or equal to 20"),
-        ("acquisition.pixel_um", 3.77e-7, "is 3.77e-07: input should be greater than or"),
         ("acquisition.patern", "a", "unknown key 'acquisition.patern'; did you mean 'pattern'?"),
         ("acquisition.reference_cycle", 7, "has the cycles 1, 2"),
         ("cycles", [1, 3], "cycles names cycle 3, but "),
@@ -46,7 +45,6 @@ NO_SHELL = "'~' and '$' are not expanded in a config file; write "
         ("edf.method", "direct", "'edf.method' is 'direct': input should be 'auto', 'mult"),
         ("edf_method", "auto", "unknown key 'edf_method'; did you mean 'edf.method'?"),
         ("deconvolv", {}, "unknown key 'deconvolv'; did you mean 'deconvolve'?"),
-        ("registration.block_px", 99, "known are max_shift_px, max_rotation_deg, allow_unreg"),
         ("qc.thresholds", {"focus": {"wrn": 1}}, "did you mean 'warn'?"),
         ("qc.thresholds", {"focus": {"x": 1}}, "'qc.thresholds.focus.x'; known are warn, fail"),
         ("resources.stitch", {"x": 1}, "'resources.stitch.x'; known are cpus, mem_mb, "),
@@ -55,7 +53,6 @@ NO_SHELL = "'~' and '$' are not expanded in a config file; write "
         ("optics", {"depth_um": 5.0}, "optics.sample_refractive_index"),
         ("registration.allow_unregistered", [1], "names cycle 1"),
         ("illumination.flat_file", "flat.tif", "used by method 'file' only"),
-        ("resources.stich", {"cpus": 2}, "did you mean 'stitch'?"),
     ],
 )
 def test_keys(config: dict[str, Any], key: str, value: Any, message: str) -> None:
@@ -115,9 +112,7 @@ REMOVED = STAINS.replace("DAPI_1,461,10,,,", "DAPI_1,461,10,,TRUE,")
         (GOOD + "3,1,a,\n4,2,b,\n", "cycles 3, 4 have no reference channel; write TRUE into the"),
         (GOOD + '2,2,CD8,"525,5"\n', "row 5: emission_nm '525,5' must be from 200 to 2000, w"),
         (GOOD + "2,2,CD8,nan\n", "row 5: emission_nm 'nan' must"),
-        (GOOD + "2,2,CD8,0.525\n", "emission_nm '0.525' must be from 200 to 2000"),
         (GOOD + "2,2,CD\x078,525\n", "line 5: 'CD\\x078' holds the character U+0007"),
-        (GOOD + "2,2,CD\u200b8,525\n", "U+200B"),
         (GOOD + f"2,{'x' * 51},CD8,525\n", "must be letters, digits and '-', at most 50"),
         (GOOD + "2,2,,525\n", "row 5: marker '' must be a name"),
         (GOOD + "2,2,CD3,525\n", "duplicate marker 'CD3' (rows 3 and 5); rename one"),

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import tifffile
 from numpy.typing import NDArray
-from scipy import ndimage
 
 from tests.config.configs import refused
 from tests.support.convention_raw import Tiles, make_tiles, write_as
@@ -127,7 +126,6 @@ def saturated(plane: NDArray[Any]) -> NDArray[Any]:
     [
         ("Cyc2*/*CH2.tif", lambda p: p * 0, "cycle 2, channel 2: every tile is constant"),
         ("Cyc1*/*CH2.tif", lambda p: p * 0 + 7, "(7 everywhere)"),
-        ("Cyc1*/*CH2.tif", lambda p: p * 0 + 65535, "channel 2: every tile is constant"),
         ("Cyc1*/*CH2.tif", saturated, "cycle 1, channel 2: every tile is saturated"),
         ("Cyc2*/*CH1.tif", lambda p: p * 0, "(the reference channel): every tile is constant"),
         ("Cyc2*/*CH1.tif", noise, "(the reference channel): every tile is noise without structure"),
@@ -202,18 +200,17 @@ def test_half_a_plane_of_zeros(tmp_path: Path, made: Made) -> None:
             tiles.read(int(tile), 0)
 
 
-@pytest.mark.parametrize("side", [np.s_[180:], np.s_[:12], np.s_[:, 180:], np.s_[:, :12]])
-def test_padding_of_many_tiles_is_read(tmp_path: Path, made: Made, side: Any) -> None:
+def test_padding_of_many_tiles_is_read(tmp_path: Path, made: Made) -> None:
     """Software that shifts tiles leaves zeros at a side of most of them; a transfer of one."""
     layout = check(experiment(tmp_path, made))
-    paths = sorted(tmp_path.glob("raw/Cyc1_reg1/*_Z*_CH2.tif"))
-    for path in paths:
-        plane = tifffile.imread(path)
-        plane[side] = 0
-        tifffile.imwrite(path, plane)
-    tiles = open_tiles(layout.manifest.format(sample="s", cycle=1), "2")
-    for tile in range(len(tiles.name)):
-        for z in range(tiles.shape[0]):
+    planes = {path: tifffile.imread(path) for path in tmp_path.glob("raw/Cyc1_reg1/*_CH2.tif")}
+    for side in (np.s_[180:], np.s_[:12], np.s_[:, 180:], np.s_[:, :12]):
+        for path, plane in planes.items():
+            padded = plane.copy()
+            padded[side] = 0
+            tifffile.imwrite(path, padded)
+        tiles = open_tiles(layout.manifest.format(sample="s", cycle=1), "2")
+        for tile, z in np.ndindex(len(tiles.name), tiles.shape[0]):
             assert not tiles.read(tile, z)[side].any()
 
 
@@ -278,8 +275,9 @@ NEIGHBOURS = re.compile(
 )
 
 
-@pytest.mark.parametrize("cycles", [(2,), (1, 2)])
-@pytest.mark.parametrize("kind", WRONG)
+@pytest.mark.parametrize(
+    ("kind", "cycles"), [*((kind, (2,)) for kind in WRONG), ("turned", (1, 2))]
+)
 def test_positions_that_the_overlaps_contradict(
     tmp_path: Path, made: Made, kind: str, cycles: tuple[int, ...]
 ) -> None:
@@ -299,23 +297,6 @@ def test_positions_that_the_overlaps_contradict(
         assert np.abs(stated - shown).max() > 0.03 * side
         assert end.startswith(what)
         assert end.endswith(INIT)
-
-
-@pytest.mark.parametrize(("overlap", "seed"), [(0.02, 2), (0.02, 3), (0.0, 4), (0.0, 5)])
-def test_tiles_that_do_not_overlap_contradict_nothing(
-    tmp_path: Path, overlap: float, seed: int
-) -> None:
-    """Of the many places that are tried some match weakly by chance."""
-    design = PhantomDesign(seed=1, rows=3, cols=3, tile_px=128, overlap=overlap)
-    rng = np.random.default_rng(seed)
-    places = places_of(design)
-    scene = ndimage.gaussian_filter(rng.normal(size=(128 * 3, 128 * 3)), 3)
-    light = 100 + 500 * (scene - scene.min()) / np.ptp(scene)
-    grid = np.zeros((3, 3, 128, 128), np.uint16)
-    for (row, col), (_, y, x) in zip(tile_places("snake_right_down", 3, 3), places, strict=True):
-        y, x = round(y), round(x)
-        grid[row, col] = rng.poisson(light[y : y + 128, x : x + 128])
-    check(experiment(tmp_path, (design, {(1, 1): grid, (2, 1): grid})))
 
 
 def test_a_cycle_may_have_another_grid(tmp_path: Path, made: Made, wide: Made) -> None:
@@ -369,17 +350,6 @@ def test_two_samples_may_share_a_region_by_rows(tmp_path: Path, made: Made) -> N
     layout = check(config)
     both = [open_tiles(layout.manifest.format(sample=s, cycle=1), "1") for s in ("up", "down")]
     assert [{*tiles.name.tolist()} for tiles in both] == [{*"123"}, {*"3456"}]
-
-
-def test_two_by_two_tiles_are_enough(tmp_path: Path) -> None:
-    design, tiles = make_tiles(seed=31, **STEADY)
-    made = design, dict.fromkeys([(1, 1), (1, 2), (2, 1), (2, 2)], tiles[1, 1])
-    config = experiment(tmp_path, made)
-    check(config)
-    for wrong in (swapped, lambda p: scaled(p, -1, 1), lambda p: scaled(p, 1, -1)):
-        right = places_of(design)
-        write_places(Path(config["tiles"]), {1: right, 2: wrong(right)})
-        assert "cycle 2: 4 of 4 overlaps show neighbours" in str(refused(config, check))
 
 
 @pytest.mark.parametrize("cycle", [1, 2])

@@ -11,14 +11,8 @@ import pytest
 import tifffile
 import yaml
 
-from snakemake_scheduler_plugin_tilewright.runtime.cause import last_line, read_cause
-from snakemake_scheduler_plugin_tilewright.runtime.errors import PlacementError, SlurmQueryError
-from snakemake_scheduler_plugin_tilewright.settings import settings_of
-from snakemake_scheduler_plugin_tilewright.slurm.query import SlurmClient
-from snakemake_scheduler_plugin_tilewright.slurm.reasons import cause_of
 from tests.fuzz.damage import Reader, Words, check
 from tests.init.raw_folders import two_fields
-from tests.runtime.test_damaged_records import USES
 from tests.support.microscope_files import (
     write_companion,
     write_cv8000,
@@ -27,8 +21,6 @@ from tests.support.microscope_files import (
     write_ndtiff,
     write_phenix,
 )
-from tests.support.recorded import ANSWERS, CONFIG, QUESTIONS
-from tests.support.recorded_texts import RELEASES
 from tests.support.tile_tables import write_tiles
 from tilewright.config.config_file import read_config
 from tilewright.config.load import load_experiment
@@ -43,7 +35,6 @@ MARKERS += b"2,3,CD8,,670,,,TRUE\n"
 TILES = b"sample,cycle,tile,y,x,unit,source,file,use\na,1,r1c1,0,-7.5,um,,a.tif,1\n"
 TILES += b"a,1,2,0,70,px,,,false\n"
 YAML = b"a: &x [1, 2026-01-01]\nb: {c: *x}\n'd': !!float 1\n<<: {e: 0x1f}\n"
-CAUSE = b'x\ntilewright-cause {"cause": "error", "words": "x"}\n'
 IMAGEJ = b"ImageJ=1.11a\nimages=2\nchannels=2\nslices=1\nunit=um\nspacing=0.5\n"
 QPTIFF = b"<PerkinElmer-QPI-ImageDescription><ImageType>FullResolution</ImageType><Name>DAPI</Name>"
 QPTIFF += b"<ExposureTime>200</ExposureTime></PerkinElmer-QPI-ImageDescription>"
@@ -52,10 +43,6 @@ OME_XML = b"""<?xml version="1.0"?><OME xmlns="http://www.openmicroscopy.org/Sch
 SizeY="64" SizeZ="1" SizeC="2" SizeT="1" PhysicalSizeX="500" PhysicalSizeXUnit="nm">
 <Channel Name="DAPI"/><Channel/><TiffData IFD="0" PlaneCount="2"/><Plane TheC="0" TheZ="0" TheT="0"
 PositionX="1" PositionY="2" ExposureTime="5"/></Pixels></Image></OME>"""
-PROFILE = yaml.safe_dump(
-    {"executor": "tilewright", "tilewright-accounts": "a*, b", "tilewright-cpu-share": 0.9,
-     "tilewright-poll-seconds": 5}
-)  # fmt: skip
 CODEX = {
     "numCycles": 1, "numChannels": 2, "wavelengths": [358, 488], "per_pixel_XY_resolution": 377,
     "aperture": 0.75, "tilingMode": "snake", "regionWidth": 2, "tileOverlapX": 0.3,
@@ -170,32 +157,6 @@ def images(*names: str, **beside: str) -> Callable[[Path], None]:
 CYCLE = [f"Cyc1_reg1/1_00001_Z001_CH{c}.tif" for c in (1, 2)]
 
 
-def slurm(question: str) -> Make:
-    """Return what makes a reader of what Slurm answers to a question."""
-    more = {"sacct": ["CANCELLED by 0\n"], "sinfo": [ANSWERS["sinfo"]], "config": [CONFIG]}
-    texts = [one[question] for one in RELEASES.values() if question in one]
-    samples = [text.encode() for text in texts + more.get(question, [])]
-
-    def use(data: bytes) -> None:
-        text = data.decode(errors="replace")
-        QUESTIONS[question](SlurmClient("ada", lambda argv, stdin=None: text))
-        cause_of(text)
-
-    return lambda _: Reader(samples, use, SlurmQueryError)
-
-
-def record(name: str) -> Make:
-    """Return what makes a reader of what runs write down of themselves."""
-    use, path, lines = USES[name]
-
-    def make(folder: Path) -> Reader:
-        (folder / "placement").mkdir()
-        reader = file(path, b"".join(json.dumps(line).encode() + b"\n" for line in lines), use)
-        return reader(folder / "placement")._replace(examples=40)
-
-    return make
-
-
 TABLES = ("config.yaml", "markers.csv", "samples.tsv")
 NAMES, TIMES = "DAPI\nCD3\n", "Cycle,CH1,CH2\n1,10,20.5\n"
 PLACES = "dim = 2\n# x\nC1-a.tif; ; (0.0, 1e1)\nC1-b.tif; ; (50, -1)\n"
@@ -216,22 +177,13 @@ READERS: dict[str, Make] = {
     "imagexpress": raw("*.tif", fields(write_imagexpress), examples=15, software="MetaSeries"),
     "imagej": raw("*.tif", images("t_1.tif"), IMAGEJ),
     "qptiff": raw("*.tif", images("cycle1.tif"), QPTIFF, software="PerkinElmer-QPI"),
-    "profile": file("config.yaml", PROFILE.encode(), settings_of, PlacementError),
-    **{f"slurm {name}": slurm(name) for name in QUESTIONS},
-    **{f"record {name}": record(name) for name in USES},
-    "record cause": file("a.log", CAUSE, lambda path: read_cause(last_line(str(path)))),
 }
 #: What took the place of words of a sample, or of all of it, when a reader did otherwise.
 FOUND: dict[str, list[Words]] = {
     "config": [(b"[1,", b"[" * 1000), (b"2026-01-01", b"!!timestamp x")],
     "experiment markers.csv": [(b"CD3", b"=1+1")],
     "companion": [(b"", b""), (b'PositionX="0.0"', b'PositionX="-1e308"')],
-    "profile": [
-        (b"", b"!!timestamp x: 1\n"), (b"", b"a: " + b"[" * 1000), (b"", b"a: 2026-99-99\n"),
-        (b"0.9", b"[]"), (b"0.9", b"2"), (b"0.9", b".nan"), (b"5", b"maybe"),
-    ],
-    "slurm use": [(b" User Limits=", b" User Limits=" + b"a " * 50_000)],
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", READERS)

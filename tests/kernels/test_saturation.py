@@ -1,6 +1,7 @@
 """Saturation is counted where it spoils positive cells, not in the share of all pixels."""
 
-from typing import NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -95,9 +96,8 @@ def test_a_marker_warns_before_its_brightest_cells_are_off(
 ) -> None:
     limit = METRICS["saturated"].threshold
     scene = marker(seed, kind, share, background=(12.0, 100.0)[seed % 2])
-    losses = []
+    losses, light = [], scene.counts[np.isin(scene.cells, scene.positive)]
     for quantile in (0.9, 0.99, 0.999, 0.9999, 1):
-        light = scene.counts[np.isin(scene.cells, scene.positive)]
         ceiling = float(np.quantile(light, quantile)) + (quantile == 1)
         losses.append(scene.loss(ceiling))
         verdict = limit.verdict(scene.share(ceiling))
@@ -129,12 +129,24 @@ def test_padding_and_bright_debris_are_no_cells(share: float, above: float) -> N
     assert scene.share(float(np.quantile(scene.counts, 0.995))) > 0.1
 
 
-def test_a_few_clipped_pixels_of_each_tile_show_where_the_camera_saturates() -> None:
+def detected(tiles: Iterable[NDArray[Any]]) -> float | None:
+    return detect_saturation(top_of(tile) for tile in tiles)
+
+
+def test_the_camera_saturates_where_pixels_of_many_tiles_pile_up() -> None:
     rng = np.random.default_rng(5)
-    tiles = rng.poisson(rng.exponential(300, (12, 100, 100))).astype(np.uint16)
-    for tile in tiles:
-        tile[40:42, 50:54] = 4095
-    assert detect_saturation(top_of(tile) for tile in tiles) == 4095
-    assert detect_saturation(top_of(tile) for tile in tiles[:3]) is None
+    light = rng.poisson(rng.exponential(300, (12, 100, 100))).astype(np.uint16)
+    assert detected(light) is None
+    assert detected(np.minimum(light, 900)) == 900
+    # Twelve bits shifted into sixteen: levels are 16 apart.
+    assert detected(16 * np.minimum(light, 900)) == 900 * 16
+    light[:, 40:42, 50:54] = 4095
+    assert detected(light) == 4095
+    assert detected(light[:3]) is None
     # One hot pixel of each tile is as bright as nothing else, but the next one is too.
     assert detect_saturation([Top(4095.0, 1, 1)] * 40) is None
+    # Tiles that do not reach it tell nothing.
+    assert detect_saturation([Top(4095.0, 8, 1), Top(300.0, 40, 0)]) is None
+    assert detected(np.minimum(rng.poisson(0.5, (4, 200, 200)), 50).astype(np.uint8)) is None
+    assert detected([np.full((50, 50), 7)]) is None
+    assert detected([]) is None

@@ -134,16 +134,16 @@ def prolog(slurm: Cluster, condition: str) -> Iterator[None]:
 
 
 def test_a_resource_of_the_user_holds_back_its_own_jobs_alone(run: ClusterRun) -> None:
-    run.prepare(jobs=4, beside=6, light=True, seconds="5,5")
+    run.prepare(jobs=3, beside=3, light=True, seconds="5,5")
     run.run("--resources", "io=1", "--set-resources", "work:io=1")
-    run.check_outputs(*range(4))
-    assert len([*run.folder.glob("beside/*.txt")]) == 6
+    run.check_outputs(*range(3))
+    assert len([*run.folder.glob("beside/*.txt")]) == 3
     events = [(e["event"], e["rule"]) for e in run.events if e["event"] in ("place", "done")]
     works = [event for event, rule in events if rule == "work"]
-    assert works == ["place", "done"] * 4, dump(run.events)
+    assert works == ["place", "done"] * 3, dump(run.events)
     first = events.index(("done", "work"))
-    assert events[:first].count(("place", "beside")) == 6, dump(run.events)
-    assert len(run.events) <= 2 * 10 + 10, dump(run.events)
+    assert events[:first].count(("place", "beside")) == 3, dump(run.events)
+    assert len(run.events) <= 2 * 6 + 10, dump(run.events)
 
 
 @pytest.mark.long

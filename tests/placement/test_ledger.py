@@ -1,9 +1,11 @@
 """The ledger of a run, and what the run says of itself at its end."""
 
+import json
 import os
 import shlex
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from snakemake_scheduler_plugin_tilewright import append_json, read_json_lines
 from snakemake_scheduler_plugin_tilewright.resources import Placement
 from snakemake_scheduler_plugin_tilewright.runtime.cause import cause_line
 from snakemake_scheduler_plugin_tilewright.runtime.ledger import (
@@ -113,3 +116,19 @@ def test_the_end_speaks_of_the_last_run_only(
     new.write_text(f"much\n{cause_line('error', 'ValueError: no tissue')}\n")
     failing.end(failed=True)
     assert capsys.readouterr().err == f"failed: ValueError: no tissue; log: {new}\n{resume}"
+
+
+def test_lines_of_two_writers_do_not_mix(tmp_path: Path) -> None:
+    path = tmp_path / "lines.jsonl"
+
+    def write(name: str) -> None:
+        for k in range(200):
+            append_json(path, {"who": name, "k": k, "long": "x" * 500})
+
+    with ThreadPoolExecutor() as pool:
+        list(pool.map(write, "ab"))
+    assert all(json.loads(line) for line in path.read_text().splitlines() if line)
+    found = list(read_json_lines(path))
+    assert len(found) == 400
+    for name in "ab":
+        assert [entry["k"] for entry in found if entry["who"] == name] == list(range(200))

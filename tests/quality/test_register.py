@@ -8,7 +8,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.quality.qc_scenes import details, expose, judged, section, values, verdicts
+from tests.quality.qc_scenes import expose, judged, section, values, verdicts
 from tests.support.mosaics import write_mosaic
 from tilewright.io.results.registration import write_transform
 from tilewright.kernels.backend import cpu_backend
@@ -87,22 +87,6 @@ def test_tissue_that_does_not_match_is_measured_and_named() -> None:
     assert 0.05 < found["poor_blocks"] < 0.3
     places = [p for p in found["places"] if p["metric"] == "poor_blocks"]
     assert all(100 < place["y_px"] < 420 and 100 < place["x_px"] < 420 for place in places)
-
-
-@pytest.mark.parametrize(("by_px", "verdict"), [(0, "pass"), (8, "pass"), (40, "warn")])
-def test_cells_that_a_cycle_did_not_image_are_named(
-    tmp_path: Path, by_px: int, verdict: str
-) -> None:
-    """A rim in which the image's border cuts all cells is told, and no fault."""
-    whole = moved(0, 0)
-    height = len(whole)
-    found = measured(whole[: height - by_px], Transform.identity())
-    quality = registered(tmp_path, whole, found)
-    assert verdicts(quality)["lost_tissue"] == verdict
-    named = [p for p in found["places"] if p["metric"] == "lost_tissue"]
-    assert all(height - by_px - 30 < place["y_px"] < height for place in named)
-    assert bool(named) == bool(by_px)
-    assert ("; most near y " in details(quality)["lost_tissue"]) == bool(by_px)
 
 
 def test_a_cycle_without_tissue_is_unknown_and_one_not_registered_fails(tmp_path: Path) -> None:

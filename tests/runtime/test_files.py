@@ -1,6 +1,5 @@
 """Files that others may read meanwhile."""
 
-import json
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -10,7 +9,6 @@ from unittest.mock import Mock
 
 import pytest
 
-from snakemake_scheduler_plugin_tilewright import append_json, read_json_lines
 from snakemake_scheduler_plugin_tilewright.runtime import files as files_of_plugin
 from tilewright.runtime import files
 from tilewright.runtime.files import atomic_path
@@ -64,22 +62,6 @@ def test_what_was_there_stays_where_it_cannot_be_written(
     assert [file.name for file in tmp_path.iterdir()] == ["kept"]
 
 
-def test_lines_of_two_writers_do_not_mix(tmp_path: Path) -> None:
-    path = tmp_path / "lines.jsonl"
-
-    def write(name: str) -> None:
-        for k in range(200):
-            append_json(path, {"who": name, "k": k, "long": "x" * 500})
-
-    with ThreadPoolExecutor() as pool:
-        list(pool.map(write, "ab"))
-    assert all(json.loads(line) for line in path.read_text().splitlines() if line)
-    found = list(read_json_lines(path))
-    assert len(found) == 400
-    for name in "ab":
-        assert [entry["k"] for entry in found if entry["who"] == name] == list(range(200))
-
-
 def test_an_error_leaves_what_was_there(tmp_path: Path) -> None:
     path = tmp_path / "folder/note.txt"
     files.write_text_atomic(path, "first\r\n")
@@ -95,13 +77,15 @@ def test_an_error_leaves_what_was_there(tmp_path: Path) -> None:
     assert list(path.parent.iterdir()) == [path]
 
 
-def test_a_folder_takes_the_place_of_another(tmp_path: Path) -> None:
+def test_a_folder_takes_the_place_of_another_and_of_what_a_killed_job_left(tmp_path: Path) -> None:
     path = tmp_path / "store"
+    (tmp_path / ".store.partial/rest").mkdir(parents=True)
     for name in ("old", "new"):
         with atomic_path(path) as partial:
             partial.mkdir()
             (partial / name).touch()
     assert [entry.name for entry in path.iterdir()] == ["new"]
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_two_that_write_one_file_do_not_meet(tmp_path: Path) -> None:

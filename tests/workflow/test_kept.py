@@ -14,15 +14,21 @@ pytestmark = pytest.mark.workflow
 TARGETS = ("registration", "qc")
 
 
-@pytest.fixture
-def done(tmp_path: Path, tiny_raw: Path) -> Run:
+@pytest.fixture(scope="module")
+def processed(tmp_path_factory: pytest.TempPathFactory, tiny_raw: Path) -> Run:
     """One channel of one cycle, processed to the end by way of deconvolved stacks."""
-    run = make_run(tmp_path, tiny_raw, **TINY)
+    run = make_run(tmp_path_factory.mktemp("processed"), tiny_raw, **TINY)
     table = run.folder / "markers.csv"
     table.write_text("\n".join(table.read_text().splitlines()[:2]) + "\n")
     run.edit(deconvolve={"iterations": 2}, edf={"method": "sum_projection"})
     run.snakemake("registration")
     return run
+
+
+@pytest.fixture
+def done(processed: Run, tmp_path: Path) -> Run:
+    """The same in a folder of its own, for a test to go on with."""
+    return processed.copy(tmp_path / "done")
 
 
 def stacks(run: Run) -> list[Path]:

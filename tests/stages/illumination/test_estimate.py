@@ -25,7 +25,7 @@ from tests.support.illumination_truth import (
 from tilewright.errors import ProcessingError, RawDataError
 from tilewright.io.results.illumination import Illumination, write_illumination
 from tilewright.io.results.positions import Positions
-from tilewright.kernels.camera import detect_saturation, equal_neighbours, top_of
+from tilewright.kernels.camera import equal_neighbours
 from tilewright.kernels.illumination.flat_fit import fit_flat
 from tilewright.kernels.illumination.overlap_cells import OverlapCells
 from tilewright.quality.results import METRICS
@@ -136,20 +136,6 @@ def test_clipped_tissue_is_no_evidence(declared: bool) -> None:
     assert numbers["saturation_counts"] == 3000.0
     assert numbers["saturated_share"] > 0.05
     assert relative_rmse(found.flat, truth) < 0.02
-
-
-def test_the_top_of_a_histogram_is_saturation_only_where_it_piles_up() -> None:
-    rng = np.random.default_rng(3)
-    light = rng.poisson(rng.exponential(300, (4, 200, 200))).astype(np.uint16)
-    clipped = np.minimum(light, 900)
-    assert detect_saturation(top_of(image) for image in clipped) == 900
-    assert detect_saturation(top_of(image) for image in light) is None
-    # Twelve bits shifted into sixteen: levels are 16 apart.
-    assert detect_saturation(top_of(image * 16) for image in clipped) == 900 * 16
-    few = np.minimum(rng.poisson(0.5, (4, 200, 200)), 50).astype(np.uint8)
-    assert detect_saturation(top_of(image) for image in few) is None
-    assert detect_saturation([top_of(np.full((50, 50), 7))]) is None
-    assert detect_saturation([]) is None
 
 
 def test_tiles_without_grain_are_told_from_tiles_of_a_camera() -> None:

@@ -155,19 +155,6 @@ def test_cycles_that_do_not_fit_together_are_named(
     assert image[0].read_bytes() == before
 
 
-def test_chunks_give_the_same_pixels(made: Path, tmp_path: Path, planes: list[Plane]) -> None:
-    chunks = run(tmp_path, planes, chunk_px=80)
-    assert np.array_equal(np.asarray(open_image(made / "s.ome.zarr").levels[0]), chunks)
-
-
-def test_another_device_gives_the_same_image(
-    made: Path, tmp_path: Path, other: Backend, planes: list[Plane]
-) -> None:
-    there = run(tmp_path, planes, other).astype(int)
-    here = np.asarray(open_image(made / "s.ome.zarr").levels[0])
-    assert np.abs(here - there).max() <= (other.device == "gpu")
-
-
 def test_errors_leave_nothing(tmp_path: Path, planes: list[Plane]) -> None:
     (tmp_path / "broken.npz").write_bytes(b"no")
     out = tmp_path / "out"

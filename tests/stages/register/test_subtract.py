@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from tests.stages.register.background import DESIGN, cells, with_method
+from benchmarks.background import DESIGN, cells, with_method
 from tests.support.mosaics import write_mosaic
 from tests.support.quality.workbench import Bench, process
 from tilewright.io.results.ome_zarr import open_image

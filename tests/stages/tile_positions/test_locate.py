@@ -125,23 +125,11 @@ def test_planes_are_averaged() -> None:
     assert five < 0.7 * one
 
 
-def test_files_are_whole_and_the_same_twice(tmp_path: Path) -> None:
-    tiles = grid(10, 3, 4)[0]
-    for name in ("first", "second"):
-        write_located(tmp_path / name, {"s": located(tiles)})
-    written = digests(tmp_path / "first")
-    assert written == digests(tmp_path / "second")
-    assert len(written) == 6
-    positions = read_positions(tmp_path / "first" / "positions.csv")
-    names, yx = read_tile_configuration(tmp_path / "first" / "TileConfiguration.txt")
-    np.testing.assert_array_equal(yx, np.stack([positions.y_px, positions.x_px], axis=1))
-    assert names[5] == "tile5.tif"
-    assert read_edges(tmp_path / "first" / "edges.csv").residual_px.max() < 0.3
-
-
-def test_strips_on_the_disk_change_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A slide of 50,000 px squared has 5 GB of them."""
-    tiles, _ = grid(3)
+def test_files_are_whole_and_strips_on_the_disk_change_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A slide of 50,000 px squared has 5 GB of strips."""
+    tiles, _ = grid(10, 3, 4)
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     write_located(tmp_path / "memory", {"s": located(tiles, scratch=scratch)})
@@ -152,6 +140,11 @@ def test_strips_on_the_disk_change_nothing(tmp_path: Path, monkeypatch: pytest.M
     written = digests(tmp_path / "memory")
     assert written == digests(tmp_path / "disk")
     assert len(written) == 6
+    positions = read_positions(tmp_path / "disk" / "positions.csv")
+    names, yx = read_tile_configuration(tmp_path / "disk" / "TileConfiguration.txt")
+    np.testing.assert_array_equal(yx, np.stack([positions.y_px, positions.x_px], axis=1))
+    assert names[5] == "tile5.tif"
+    assert read_edges(tmp_path / "disk" / "edges.csv").residual_px.max() < 0.3
 
 
 def stage(rows: int, cols: int, rng: np.random.Generator, jitter: float) -> tuple[Any, ...]:

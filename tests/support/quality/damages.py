@@ -130,11 +130,6 @@ DAMAGES = {
     "a marker blank": Damage(f.raw(1, "2", f.blank), "contrast", "1/2 "),
     "a cycle out of focus": Damage(f.raw(2, "1", f.blurred(5)), "focus", "2/.*focus"),
     "a plane black": Damage(f.fourth_plane(lambda s: 0), "damaged_planes", "1/2 .*plane 4"),
-    "a plane recorded twice": Damage(f.fourth_plane(lambda s: s[2]), "", "1/2 .*plane [34]"),
-    "two planes exchanged": Damage(f.plane(lambda s: s[[0, 1, 4, 3, 2]]), "", "1/2 .*plane [35]"),
-    "a plane displaced by 3 px": Damage(
-        f.fourth_plane(lambda s: np.roll(s[3], 3, axis=0)), "", "1/2 .*plane 4"
-    ),
     "a plane 30 % dimmer": Damage(
         f.fourth_plane(lambda s: f.dimmed(0.7)(s[3])), "", "1/2 .*plane 4"
     ),

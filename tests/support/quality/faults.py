@@ -89,22 +89,17 @@ def mirrored_cycle(bench: Bench) -> Asked:
 
 
 @fault
-def plane(bench: Bench, edit: Edit) -> Asked:
-    """Change planes of cycle 1, channel 2, in every tile."""
-    asked = raw(1, "2", edit)(bench)
-    bench.edf(1, "2")
-    return [*asked, *EDF]
-
-
-def fourth_plane(edit: Callable[[Array], Any]) -> Harm:
-    """Return a fault that changes the fourth plane of each stack (z, y, x)."""
+def fourth_plane(bench: Bench, edit: Callable[[Array], Any]) -> Asked:
+    """Change the fourth plane of each stack (z, y, x) of cycle 1, channel 2."""
 
     def changed(stack: Array) -> Array:
         out = stack.astype(float)
         out[3] = edit(out)
         return out
 
-    return plane(changed)
+    asked = raw(1, "2", changed)(bench)
+    bench.edf(1, "2")
+    return [*asked, *EDF]
 
 
 def blank(stack: Array) -> Array:
@@ -131,7 +126,7 @@ def incomplete_tile(bench: Bench) -> Asked:
     """Lose a plane of the middle tile, which the tiles table leaves out then."""
     bench.raw(1, "1", 4)[2].unlink()
     bench.edit_rows("tiles.csv", leave_out)
-    bench.manifests()
+    bench.manifests(1)
     bench.calibrate(1)
     return [("tile_positions", 1, ()), *stitched(bench)]
 

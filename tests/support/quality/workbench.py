@@ -100,9 +100,11 @@ class Bench:
 
     # Stages
 
-    def manifests(self) -> None:
+    def manifests(self, *cycles: int) -> None:
+        """Check the raw files of some cycles, or of all, and write their manifests."""
         with contextlib.chdir(self.run.folder):
-            check_raw(self.experiment, Layout("results"))
+            chosen = self.experiment.of_cycles(cycles or self.experiment.cycles)
+            check_raw(chosen, Layout("results"))
 
     def calibrate(self, cycle: int, flat_file: Path | None = None, **options: Any) -> None:
         """Calibrate a cycle, with one flat-field file for all its channels where one is given."""
@@ -285,7 +287,7 @@ class Bench:
             for path, plane in zip(self.raw(cycle, channel, tile), stack, strict=True):
                 path.unlink()  # the original is a hard link to the same file
                 tifffile.imwrite(path, plane.astype(np.uint16), metadata=None)
-        self.manifests()
+        self.manifests(cycle)
 
     def edit_plane(self, cycle: int, channel: str, edit: Edit) -> None:
         """Change the pixels (1, y, x) of an in-focus plane."""

@@ -105,7 +105,7 @@ def subtract_debris(
     boxes = _boxes((top >= min(model.bright_counts, model.ceiling_counts)) & coverage)
     if not boxes:
         return stack, debris
-    light = stack[model.planes].astype(np.float32)
+    light = np.stack([stack[z] for z in model.planes], dtype=np.float32)
     saturated = light >= model.ceiling_counts
     light -= np.float32(model.pedestal_counts)
     # The brightest first: its light hides that of weaker debris.
@@ -121,8 +121,9 @@ def subtract_debris(
         wide = _around((y, x), top.shape)
         light[:, *wide] = _rest(light[:, *wide], saturated[:, *wide], source[wide], plane, model)
     out = stack.copy()
-    counts = np.maximum(light + np.float32(model.pedestal_counts), 0)
-    out[model.planes] = np.rint(counts) if out.dtype.kind in "ui" else counts
+    for z, plane in zip(model.planes, light, strict=True):  # all at once would be three copies more
+        counts = np.maximum(plane + np.float32(model.pedestal_counts), 0)
+        out[z] = np.rint(counts) if out.dtype.kind in "ui" else counts
     return out, debris
 
 

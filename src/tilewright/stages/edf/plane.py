@@ -34,7 +34,7 @@ from tqdm import tqdm
 from tilewright.io.results.mosaic import Mosaic, create_mosaic, open_mosaic
 from tilewright.io.results.result_file import result_path
 from tilewright.io.results.zarr_store import OmeZarrVersion, StoreWriter
-from tilewright.kernels.backend import Backend, Region, cancelling_thread_pool, fast_len
+from tilewright.kernels.backend import Backend, Region, cancelling_thread_pool, cells, fast_len
 from tilewright.kernels.device_memory import OomHint, retry_smaller_on_oom, track_device_memory
 from tilewright.kernels.edf.focus import POOL_PX, FocusMeasure
 from tilewright.stages import TILE_PX
@@ -44,6 +44,8 @@ from tilewright.stages.tile_windows import LEAST_PX, read_window, spans
 
 #: The height map keeps every eighth pixel of the mosaic in y and x.
 HEIGHT_STEP_PX = 8
+#: The background is the darkest tenth of what squares of this side hold, in means of 8 px.
+_BACKGROUND_PX, _BACKGROUND_PERCENTILE = 64, 10.0
 _OOM_HINT = OomHint("edf_plane", "all planes of its smallest tile with halo")
 _SAMPLES = OomHint("edf_plane", "the windows from which its filters are made")
 _FREE: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
@@ -124,7 +126,8 @@ class _TileSummary(NamedTuple):
     """What is known of a tile when its pixels are written.
 
     ``heights`` in planes; ``usage``, pixels of the 4 × 4 grid by sharpest plane (last: undecided);
-    ``counts``: pixels clipped low and high, and far below noise.
+    ``counts``: pixels clipped low and high, and far below noise; light of the background, and all
+    light.
     """
 
     tile: Region
@@ -147,7 +150,7 @@ def _project(
     projector = plan.projector(measure)
     heights = np.zeros([-(-n // HEIGHT_STEP_PX) for n in shape], np.float32)
     usage = np.zeros(mosaic.shape[0] + 1, np.int64)
-    counts = np.zeros(3)
+    counts = np.zeros(5)
 
     def one(tile: Region) -> _TileSummary:
         return _project_tile(backend, mosaic, plan, projector, writer, tile, (y, x))
@@ -159,13 +162,14 @@ def _project(
             usage += summary.usage
             counts += summary.counts
     decided = max(int(usage[:-1].sum()), 1)
-    clipped_low, clipped_high, below_noise = counts.tolist()
+    clipped_low, clipped_high, below_noise, background, light = counts.tolist()
     writer.attributes.update(
         pedestal_counts=0,
         clipped_low=int(clipped_low),
         clipped_high=int(clipped_high),
         plane_usage=[round(float(n) / decided, 6) for n in usage[:-1]],
         undecided_fraction=round(float(usage[-1]) / max(int(usage.sum()), 1), 6),
+        background_share=round(background / light, 3) if light > 0 else 0.0,
         **plan.record,
     )
     if plan.record["method"] == "multiplane_wiener":
@@ -201,7 +205,8 @@ def _project_tile(
         below = backend.to_numpy(plane.below_noise[near]) if plane.below_noise is not None else 0.0
     coverage = coverage[own]
     counts = np.rint(image) * coverage
-    writer.write(0, tile[0].start, tile[1].start, np.clip(counts, 0, 65535).astype(np.uint16))
+    pixels = np.clip(counts, 0, 65535).astype(np.uint16)
+    writer.write(0, tile[0].start, tile[1].start, pixels)
     # Of gaps nothing is decided, and they lie mid-stack.
     kinds = mosaic.shape[0] + 1
     pooled = coverage[::POOL_PX, ::POOL_PX]
@@ -211,7 +216,18 @@ def _project_tile(
     heights = np.where(pooled[::step, ::step], height[::step, ::step], middle)
     below_px = float(np.sum(below * pooled, dtype=np.float64)) * POOL_PX**2
     clipped = [np.count_nonzero(counts < 0), np.count_nonzero(counts > 65535)]
-    return _TileSummary(tile, heights, usage, np.array([*clipped, below_px]))
+    light = _background(pixels, coverage)
+    return _TileSummary(tile, heights, usage, np.array([*clipped, below_px, *light]))
+
+
+def _background(pixels: NDArray[np.uint16], coverage: NDArray[np.bool_]) -> tuple[float, float]:
+    """Return the light of the background of a tile (y, x), and all its light, in whole squares."""
+    whole = cells(coverage, _BACKGROUND_PX).all(axis=(1, 3)).ravel()
+    means = cells(pixels, HEIGHT_STEP_PX).mean(axis=(1, 3), dtype=np.float64)
+    squares = cells(means, _BACKGROUND_PX // HEIGHT_STEP_PX).swapaxes(1, 2)
+    squares = squares.reshape(len(whole), -1)[whole] if len(whole) else np.zeros((0, 1))
+    dark = np.percentile(squares, _BACKGROUND_PERCENTILE, axis=1) if len(squares) else np.zeros(1)
+    return float(dark.sum()), float(squares.mean(axis=1).sum())
 
 
 def _every(region: Region, step: int) -> Region:

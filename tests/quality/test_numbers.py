@@ -1,11 +1,12 @@
-"""Numbers and places that quality tells of positions and mosaics; verdicts: test_damages.py."""
+"""Numbers and places that quality tells of one stage, exact; verdicts: test_damages.py."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import tifffile
 from numpy.typing import NDArray
 from scipy import ndimage
 
@@ -25,7 +26,8 @@ from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.positions import Edges, Positions, write_table
 from tilewright.quality.evaluate import QcRecord
 from tilewright.quality.figures import overlay, thumbnail
-from tilewright.quality.sampling import contrast_to_noise, scan_focus
+from tilewright.quality.results import QcContext, resolve_thresholds
+from tilewright.quality.sampling import contrast_to_noise, evaluate_focus, scan_focus
 
 TILE = 340
 STEP = 296  # 2 × 2 tiles of 340 px with 44 px overlap cover the section of 636 px
@@ -68,48 +70,19 @@ def write_numbers(folder: Path, bare: Sequence[str] = (), **samples: Any) -> tup
     return write_illumination(folder / "flat", {"1": (even, numbers)})
 
 
-#: What does not pass, and what is said of the first of it.
-Told = tuple[Mapping[str, float | None], str]
-
-
-def doubtful(positions: Positions, edges: Edges) -> Told:
+def test_doubtful_tiles_are_measured_and_named(tmp_path: Path) -> None:
+    positions = grid(3, 7)
     positions.sigma_px[[1, 2, 3, 6, 9]] = 1.3
-    return {"doubtful_tiles": 5 / 21}, "uncertain or in disagreement: tiles 1, 2, 3, 6, 9"
-
-
-def unmatched(positions: Positions, edges: Edges) -> Told:
-    edges.accepted[:] = False
-    positions.island[:] = np.arange(6)
-    return {"doubtful_tiles": 5 / 6}, "nothing ties tiles 1, 2, 3, 4, 5"
-
-
-def alone(positions: Positions, edges: Edges) -> Told:
-    return {}, ""
-
-
-@pytest.mark.parametrize(
-    ("size", "harm"),
-    [
-        ((3, 7), doubtful),
-        ((2, 3), unmatched),
-        ((1, 1), alone),
-    ],
-)
-def test_what_is_wrong_with_positions_is_measured_and_named(
-    tmp_path: Path, size: tuple[int, int], harm: Callable[[Positions, Edges], Told]
-) -> None:
-    positions = grid(*size)
-    edges = edges_of(positions)
-    told, where = harm(positions, edges)
-    quality = located(tmp_path, positions, edges)
-    bad = {item.metric: item.value for item in quality.items if item.verdict != "pass"}
-    expected = {k: None if v is None else pytest.approx(v, rel=1e-4) for k, v in told.items()}
-    assert bad == expected
-    assert details(quality)["doubtful_tiles"] == where
-    if harm is doubtful:
-        middles = [(0.5, 1.5), (0.5, 2.5), (0.5, 3.5), (0.5, 6.5), (1.5, 2.5)]
-        found = [(p["y_px"] / STEP, p["x_px"] / STEP) for p in quality.numbers["places"]]
-        assert found == middles
+    quality = located(tmp_path, positions, edges_of(positions))
+    assert [item.metric for item in quality.items if item.verdict != "pass"] == ["doubtful_tiles"]
+    assert values(quality)["doubtful_tiles"] == pytest.approx(5 / 21, rel=1e-4)
+    named = "uncertain or in disagreement: tiles 1, 2, 3, 6, 9"
+    assert details(quality)["doubtful_tiles"] == named
+    middles = [(0.5, 1.5), (0.5, 2.5), (0.5, 3.5), (0.5, 6.5), (1.5, 2.5)]
+    found = [(p["y_px"] / STEP, p["x_px"] / STEP) for p in quality.numbers["places"]]
+    assert found == middles
+    single = grid(1, 1)
+    assert set(verdicts(located(tmp_path, single, edges_of(single))).values()) == {"pass"}
 
 
 def stitched(
@@ -223,3 +196,59 @@ def test_a_tile_that_nothing_ties_is_named_and_warns_where_it_shows_tissue(tmp_p
         assert verdicts(quality)["doubtful_tiles"] == verdict
         assert values(quality)["doubtful_tiles"] == share
         assert details(quality)["doubtful_tiles"] == named
+
+
+def projected(
+    folder: Path, plane: NDArray[Any], stack: NDArray[np.uint16], **attributes: Any
+) -> QcRecord:
+    height = folder / "height.tif"
+    tifffile.imwrite(height, np.linspace(0, 6, 40 * 40, dtype=np.float32).reshape(40, 40))
+    path = write_mosaic(folder / "edf.zarr", plane[None].astype(np.uint16), **attributes)
+    raw = write_mosaic(folder / "a.zarr", stack, pedestal_counts=PEDESTAL)
+    return judged("edf", folder, plane=[path], height=[height], mosaic=[raw])
+
+
+def test_numbers_of_a_projection_are_exact(tmp_path: Path) -> None:
+    light = np.random.default_rng(0).poisson(4000, (5, 160, 160))
+    plane = light[[0, 1, 2, 4]].sum(axis=0)
+    told: dict[str, Any] = {
+        "plane_usage": [0.8, 0.1, 0.05, 0.0, 0.05],
+        "excluded_planes": [{"z": 3, "reason": "blank"}],
+        "focus_ends": [0.2, 0.0],
+        "below_noise": 0.1 * plane.size,
+    }
+    quality = projected(tmp_path, plane, (light + 100).astype(np.uint16), **told)
+    exact = {"damaged_planes": 1 / 5, "focus_edge": 0.2, "undershoot": 0.1}
+    unknown = {"focus": None, "image_detail": None}
+    assert values(quality) == pytest.approx({**exact, **unknown})
+    said = details(quality)
+    assert (said["damaged_planes"], said["focus_edge"]) == ("plane 4: blank", "plane 1: 20%")
+    assert said["focus"] == "no signal to focus on"
+    (tmp_path / "few").mkdir()
+    few = projected(tmp_path / "few", plane, light.astype(np.uint16), plane_usage=[0.0] * 5)
+    assert values(few).keys() == values(quality).keys() - {"focus_edge", "undershoot"}
+
+
+def in_focus(light: NDArray[np.float64], seed: int = 0) -> NDArray[np.uint16]:
+    return expose(light + 5, seed, pedestal=0)
+
+
+@pytest.mark.parametrize(("sigma_px", "light"), [(0, 1.0), (0, 0.1), (3, 0.5), (4, 0.3), (6, 0.6)])
+def test_a_bubble_is_out_of_focus_and_named(tmp_path: Path, sigma_px: float, light: float) -> None:
+    """The median of blocks does not see a fifth of the section that is blurred and dimmer."""
+    truth = section().truth
+    y, x = np.indices(truth.shape)
+    bubble = ndimage.gaussian_filter((np.hypot(y - 330, x - 250) < 160).astype(float), 4)
+    if sigma_px:
+        below = ndimage.gaussian_filter(truth, sigma_px)
+        plane = in_focus(truth * (1 - bubble) + light * below * bubble)
+    else:
+        plane = in_focus(light * truth)
+    mosaic = open_mosaic(write_mosaic(tmp_path / "plane.zarr", plane[None], pedestal_counts=0))
+    context = QcContext("s", 1, "edf", resolve_thresholds({}), "1", "DAPI")
+    item, places = evaluate_focus(context, mosaic, scan_focus(mosaic))
+    assert (item.verdict == "pass") == (sigma_px == 0)
+    assert [np.hypot(p.y_px - 330, p.x_px - 250) < 80 for p in places] == [True] * bool(sigma_px)
+    assert not places or item.detail == (
+        f"blurred around y {places[0].y_px:.0f} px, x {places[0].x_px:.0f} px"
+    )

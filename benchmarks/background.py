@@ -1,6 +1,6 @@
 """Cells of a phantom with autofluorescence: what the image says of their markers, and the truth.
 
-``python -m tests.stages.register.background SEED…`` prints what ``docs/benchmarks.md`` sums up.
+``python -m benchmarks.background SEED…`` prints what ``docs/benchmarks.md`` sums up.
 """
 
 import sys

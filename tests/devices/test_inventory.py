@@ -1,4 +1,4 @@
-"""What is known of GPUs, from what NVML answers."""
+"""What is known of GPUs, from what NVML answers, and which of them are visible."""
 
 import re
 import shutil
@@ -12,7 +12,7 @@ import pytest
 
 from tests.support.fake_nvml import GB, FakeDevice, FakeMachine, uuid
 from tests.support.fake_nvml.preload import fake_nvml_library
-from tilewright.devices.inventory import Device, Snapshot, has_driver, snapshot
+from tilewright.devices.inventory import Device, Snapshot, has_driver, snapshot, visible
 
 LOST, DENIED, NO_FUNCTION, UNKNOWN = 15, 4, 13, 999
 #: The GPUs and instances of the tests, in NVML's order.
@@ -125,6 +125,33 @@ def test_mig_instances_are_devices(mig: FakeMachine) -> None:
     assert uuids(found) == [A, B1, B2, C]
     assert found.devices[2] == Device(B2, 1, "MIG 3g", 20 * GB, GB, B)
     assert found.reason == ""
+
+
+WHOLE = [Device(uuid(index + 1), index, "fake", 24, 0) for index in range(3)]
+#: The GPU of two instances.
+HALVED = uuid(4)
+LEFT, RIGHT = (Device(uuid(n, "MIG"), 3, "fake", 5, 0, parent=HALVED) for n in (1, 2))
+MIXED = [*WHOLE, LEFT, RIGHT]
+
+
+@pytest.mark.parametrize(
+    ("devices", "text", "shown", "said"),
+    [
+        (WHOLE, "2,1", [1, 2], "^$"),
+        (WHOLE, "0,7,1", [0, 1], "'7' names no GPU here"),
+        (WHOLE, uuid(2), [1], "^$"),
+        (WHOLE, "GPU-00000003, 0", [0, 2], "^$"),
+        (WHOLE, "", [], "'' names no GPU here"),
+        (MIXED, RIGHT.uuid, [4], "^$"),
+        (MIXED, "3", [3, 4], "^$"),
+        (MIXED, HALVED, [3, 4], "^$"),
+        (MIXED, "1,MIG-9", [1], "'MIG-9' names no GPU here"),
+    ],
+)
+def test_what_a_process_sees(devices: list[Device], text: str, shown: list[int], said: str) -> None:
+    found, reason = visible(devices, text)
+    assert list(found) == [devices[place] for place in shown]
+    assert re.search(said, reason)
 
 
 @pytest.mark.gpu
