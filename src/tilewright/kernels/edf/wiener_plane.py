@@ -87,6 +87,9 @@ class WienerPlane:
             The stack is not of the window's size.
         """
         xp = self.backend.xp
+        near = None
+        if shown is not None:  # before the other: both would hold the spectra of all planes
+            near = self.focus.measure(shown).weights(_WIDE_SHARE, _NOISE_SHARE, _POWER)
         focus = self.focus.measure(stack)
         weights = focus.weights(_WIDE_SHARE, _NOISE_SHARE, _POWER)
         height = self.focus.height(weights)
@@ -103,10 +106,9 @@ class WienerPlane:
         below = image < -(np.float32(CLEAR_SIGMAS) * sigma + np.float32(0.5))
         if confidence is not None:
             below &= self.backend.asarray(confidence) >= 1
-            if shown is None:
+            if near is None:
                 self._mix_focus_weighted(image, stack, weights, confidence)
             else:
-                near = self.focus.measure(shown).weights(_WIDE_SHARE, _NOISE_SHARE, _POWER)
                 self._mix_focus_weighted(image, shown, near, confidence)
         below_noise = mean_2x2(mean_2x2(below.astype(xp.float32)))
         return Projection(image, height, focus.sharpest, variance, below_noise)
