@@ -65,24 +65,20 @@ def experiment(
     }
 
 
-def places_of(
-    design: PhantomDesign, layout: str = "snake_right_down", *, by_row: bool = False
-) -> Places:
-    """Return the right place of each tile, or those of another layout."""
-    places = grid_places_px(*design.grid, layout)
-    order = tile_places(layout, design.rows, design.cols)
+def places_of(design: PhantomDesign, *, by_row: bool = False) -> Places:
+    """Return the right place of each tile."""
+    places = grid_places_px(*design.grid)
+    order = tile_places("snake_right_down", design.rows, design.cols)
     if by_row:
         return [(f"r{r}c{c}", y, x) for (r, c), (_, y, x) in zip(order, places, strict=True)]
     return places
 
 
-def write_places(
-    path: Path, cycles: dict[int, Places], *, unit: str = "px", unused: str = "", sample: str = "s"
-) -> None:
-    """Write the rows of a sample; tiles in ``unused``, each a digit, get use 0."""
+def write_places(path: Path, cycles: dict[int, Places], *, sample: str = "s") -> None:
+    """Write the rows of a sample."""
     rows = [
-        {"sample": sample, "cycle": cycle, "tile": tile, "y": y, "x": x, "unit": unit,
-         "source": "stage", "use": int(tile not in unused)}
+        {"sample": sample, "cycle": cycle, "tile": tile, "y": y, "x": x, "unit": "px",
+         "source": "stage", "use": 1}
         for cycle, places in cycles.items()
         for tile, y, x in places
     ]  # fmt: skip

@@ -56,7 +56,6 @@ def file(
     sample: bytes,
     read: Callable[[Path], object],
     errors: Any = ConfigError,
-    examples: int = 150,
 ) -> Make:
     """Return what makes a reader of one file."""
 
@@ -65,7 +64,7 @@ def file(
             (folder / name).write_bytes(data)
             read(folder / name)
 
-        return Reader([sample], use, errors, name, examples)
+        return Reader([sample], use, errors, name, 150)
 
     return make
 

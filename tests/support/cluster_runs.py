@@ -208,11 +208,6 @@ class ClusterRun:
         """Return how often each job was moved."""
         return Counter(event["job"] for event in self.events if event["event"] == "move")
 
-    def waits_for_limits(self) -> list[dict[str, Any]]:
-        """Return the events of jobs that an account's limits kept pending."""
-        pends = [event for event in self.events if event["event"] == "pend"]
-        return [event for event in pends if event["reason"].startswith(("QOS", "Assoc"))]
-
     def causes(self) -> set[str]:
         """Return why tries failed."""
         return {event["cause"] for event in self.events if event["event"] == "fail"}

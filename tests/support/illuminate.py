@@ -17,13 +17,12 @@ def place_tiles(
     tiles: TileSource,
     *,
     workers: int = 1,
-    max_shift_px: float | None = None,
     planes: int = 5,
     scratch: Path | None = None,
     **options: Any,
 ) -> TileLocations:
     """Find the positions of the tiles of one sample."""
-    plans = plan_strips(tiles.nominal_px, (tiles.shape[1], tiles.shape[2]), max_shift_px)
+    plans = plan_strips(tiles.nominal_px, (tiles.shape[1], tiles.shape[2]), None)
     reading = read_channel(tiles, plans, workers=workers, planes=planes, scratch=scratch)
     strips = plans, reading.firsts, reading.seconds
     (found,) = locate(tiles, *strips, workers=workers, **options).values()

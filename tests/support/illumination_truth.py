@@ -23,22 +23,22 @@ def vignette(size: int, strength: float = 0.5) -> NDArray[np.float64]:
     return _even(np.exp(-strength * ((x - 0.15) ** 2 + 0.8 * (y + 0.1) ** 2)) * (1 + 0.05 * x))
 
 
-def ring(size: int, height: float = 0.6) -> NDArray[np.float64]:
+def ring(size: int) -> NDArray[np.float64]:
     """Return a flat-field of mean 1 with a bright ring half way to the border."""
     y, x = np.mgrid[-1 : 1 : size * 1j, -1 : 1 : size * 1j]
-    return _even(1 + height * np.exp(-0.5 * ((np.hypot(y, x) - 0.5) / 0.12) ** 2))
+    return _even(1 + 0.6 * np.exp(-0.5 * ((np.hypot(y, x) - 0.5) / 0.12) ** 2))
 
 
-def stripes(size: int, height: float = 0.16) -> NDArray[np.float64]:
+def stripes(size: int) -> NDArray[np.float64]:
     """Return a flat-field of mean 1 with three slanted stripes."""
     y, x = np.mgrid[-1 : 1 : size * 1j, -1 : 1 : size * 1j]
-    return _even(1 + height * np.sin(3 * np.pi * (x + 0.3 * y)))
+    return _even(1 + 0.16 * np.sin(3 * np.pi * (x + 0.3 * y)))
 
 
-def shadow(size: int, depth: float = 0.4) -> NDArray[np.float64]:
+def shadow(size: int) -> NDArray[np.float64]:
     """Return a flat-field of mean 1 whose left half is darker, with a soft edge."""
     y, x = np.mgrid[-1 : 1 : size * 1j, -1 : 1 : size * 1j]
-    return _even(vignette(size, 0.3) * (1 - depth / (1 + np.exp((x - 0.1 * y) / 0.12))))
+    return _even(vignette(size, 0.3) * (1 - 0.4 / (1 + np.exp((x - 0.1 * y) / 0.12))))
 
 
 def relative_rmse(flat: NDArray[Any], truth: NDArray[Any]) -> float:

@@ -24,9 +24,9 @@ def turn(degrees: float) -> Floats:
     return np.array([[cos, -sin], [sin, cos]])
 
 
-def image_places(nominal_px: Floats, matrix: Floats, seed: int = 0) -> Floats:
+def image_places(nominal_px: Floats, matrix: Floats) -> Floats:
     """Return where tiles lie in the image: their positions through a matrix, and jitter."""
-    rng = np.random.default_rng(seed)
+    rng = np.random.default_rng(0)
     return nominal_px @ matrix.T + rng.uniform(-JITTER_PX, JITTER_PX, nominal_px.shape)
 
 

@@ -18,15 +18,15 @@ from tilewright.devices.leases import CONTEXT_B, RESERVE_B, holders
 
 TARGET = "stitching"
 MIB = 2**20
-#: A job of the workflow: its log, MB that it asks for, and what it does.
+#: A job of the workflow: its log, and what it does.
 JOB = """
 import os, sys
 from pathlib import Path
 from tilewright.devices.lease_folder import lease_root
 from tilewright.errors import DeviceError
 from tilewright.runtime.job import job_context
-log, mb, does = sys.argv[1:]
-with job_context([log], 1, {"gpu": 1, "gpu_mem_mb": int(mb)}) as backend:
+log, does = sys.argv[1:]
+with job_context([log], 1, {"gpu": 1, "gpu_mem_mb": 1000}) as backend:
     exec(does)
 """
 pytestmark = pytest.mark.workflow
@@ -50,7 +50,6 @@ def environment(machine: FakeMachine, tmp_path: Path) -> Iterator[dict[str, str]
         "TILEWRIGHT_DEVICE": "auto",
         "TILEWRIGHT_LEASE_ROOT": str(tmp_path / "leases"),
         "XDG_CACHE_HOME": str(tmp_path / "cache"),
-        "STANDIN_BROKEN_NODES": str(tmp_path / "broken"),
     }
     assert not (tmp_path / "leases").is_dir() or holders(tmp_path / "leases") == []
 
@@ -80,14 +79,11 @@ def test_a_phantom_on_two_gpus_and_cpus_has_the_pixels_of_the_cpu(
     assert digests(on_gpus.sample / "stitch") == digests(tiny_run.sample / "stitch")
 
 
-def ended(
-    folder: Path, environment: dict[str, str], does: str = "", *,
-    mb: int = 1000,
-) -> tuple[int, str]:  # fmt: skip
+def ended(folder: Path, environment: dict[str, str], does: str = "") -> tuple[int, str]:
     """Run a job; return its exit code, what it said there and in its log."""
     log = folder / "logs/edf/a.log"
     done = subprocess.run(
-        [sys.executable, "-c", JOB, str(log), str(mb), does],
+        [sys.executable, "-c", JOB, str(log), does],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,

@@ -30,8 +30,8 @@ def under(light: NDArray[np.float64], noise: bool = False) -> Stack:
     return np.minimum(tissue(veil=noise) + seen, 65535).astype(np.uint16)
 
 
-def model_of(stack: Stack, bright: float | None = None) -> DebrisModel:
-    counts = debris_counts([stack], NOISE, PEDESTAL) if bright is None else bright
+def model_of(stack: Stack) -> DebrisModel:
+    counts = debris_counts([stack], NOISE, PEDESTAL)
     return DebrisModel(fine_psf(), list(range(PLANES)), PEDESTAL, counts, 65535.0)
 
 

@@ -46,9 +46,9 @@ def run(tiles: ArrayTiles, places: Positions | None, **options: Any) -> tuple[Il
     return illumination, numbers
 
 
-def solved(truth: NDArray[Any], seed: int = 7, **making: Any) -> tuple[float, Any]:
+def solved(truth: NDArray[Any], **making: Any) -> tuple[float, Any]:
     """Return the error of a flat-field whose offset is not known either, and what is told."""
-    found, numbers = run(*make_tiles(truth, seed, **making), offset_counts=None)
+    found, numbers = run(*make_tiles(truth, 7, **making), offset_counts=None)
     return relative_rmse(found.flat, truth), numbers
 
 

@@ -36,13 +36,12 @@ def run(
     return register(reference, moving, folder / "t.npz", folder / "t.json", **options)
 
 
-def errors_of(pair: Pair, found: Transform, margin_px: int = 60) -> tuple[Floats, Floats]:
+def errors_of(pair: Pair, found: Transform) -> tuple[Floats, Floats]:
     """Return errors (n,) at reference positions that the moving image shows, and their truth."""
     points = np.mgrid[tuple(slice(0, n, 16) for n in pair.reference.shape)]
     points = points.reshape(2, -1).T.astype(np.float64)
     seen = pair.truth(points)
-    limit = np.array(pair.moving.shape) - margin_px
-    inside = ((seen > margin_px) & (seen < limit)).all(axis=1)
+    inside = ((seen > 60) & (seen < np.array(pair.moving.shape) - 60)).all(axis=1)
     return pair.errors(found.points(points[inside]), points[inside]), seen[inside]
 
 

@@ -32,11 +32,11 @@ def positions_of(tiles: ArrayTiles, order: Any = slice(None)) -> Positions:
     return Positions(names, tiles.row[order], tiles.col[order], y, x, sigma, island)
 
 
-def illumination(pedestal: float = 100.0) -> Illumination:
+def illumination() -> Illumination:
     y, x = np.mgrid[-1 : 1 : SIZE[0] * 1j, -1 : 1 : SIZE[1] * 1j]
     flat = np.exp(-0.3 * y**2 - 0.4 * x**2)
-    dark = np.full(SIZE, pedestal, np.float32)
-    return Illumination((flat / flat.mean()).astype(np.float32), dark, pedestal)
+    dark = np.full(SIZE, 100.0, np.float32)
+    return Illumination((flat / flat.mean()).astype(np.float32), dark, 100.0)
 
 
 def run(tiles: Any, output: Path, positions: Any = None, **changes: Any) -> Mosaic:

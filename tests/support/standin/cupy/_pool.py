@@ -51,9 +51,6 @@ class MemoryPool:
     def free_all_blocks(self) -> None:
         self._total = self._used
 
-    def used_bytes(self) -> int:
-        return self._used
-
     def total_bytes(self) -> int:
         return self._total
 
