@@ -10,13 +10,13 @@ from numpy.typing import NDArray
 
 from tilewright.init.scan_order import places_of_numbers
 from tilewright.init.tile_set import GridOptions, PlacedTiles, TileSet
+from tilewright.kernels.tile_positions.overlap_strips import searched_px
 from tilewright.kernels.tile_positions.stage_map import StageMap, fit_stage_map
 from tilewright.stages.tile_positions.stage_check import (
     describe,
     middle_tiles,
     orientation,
     overlaps_problem,
-    searched_px,
 )
 
 #: Region and cycle.
