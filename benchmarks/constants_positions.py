@@ -23,15 +23,13 @@ Floats = NDArray[np.float64]
 
 _PACKAGE = "tilewright.kernels.tile_positions"
 _NAMES = {
-    "overlap_strips": "MIN_OVERLAP_PX _WIDEST",
-    "displacements": "SIGMAS_PX _ENOUGH _WIDEST _PROBES SMOOTH_PX _FLAT_PX2",
+    "overlap_strips": "MIN_OVERLAP_PX _WIDEST SMOOTH_PX SEARCHED",
+    "displacements": "SIGMAS_PX _ENOUGH _WIDEST _PROBES _FLAT_PX2",
     "strip_correlation": "MIN_FILTERED_PX _FLAT _NEWTON_STEPS _TAPER_PX",
-    "false_match": "_TAIL _PRIOR_PEAKS _OBJECT_PX _LARGE_OBJECT _CAUTION _ABOVE_ALL LEAST",
+    "false_match": "_TAIL _PRIOR_PEAKS _OBJECT_PX _LARGE_OBJECT _ABOVE_ALL",
     "position_solve": "FALSE_MATCH_PROBABILITY _SKEW _OVERCONFIDENCE _PRIOR_RESIDUALS "
-    "_STAGE_PRIOR _ROUNDS",
-    "edge_acceptance": "_LEAST_CERTAIN _ASTRAY",
-    "neighbour_pairs": "_REACH OVERLAPS CLEAR",
-    "stage_map": "_PAIRS _SURE _MOST _ALIKE",
+    "_ROUNDS _LEAST_CERTAIN",
+    "stage_map": "PAIRS _SURE _MOST _REACH OVERLAPS CLEAR",
 }
 #: Module and name of every constant on which positions may depend; not what costs time or memory
 #: only, and not ``STRIDE``, for which the filter is written.

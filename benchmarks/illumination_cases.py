@@ -69,7 +69,7 @@ CASES: list[tuple[str, Callable[[], Field], dict[str, Any]]] = [
 def verdict(numbers: dict[str, Any]) -> str:
     """Return the worse verdict of the numbers that are judged."""
     told = []
-    for name in ("heldout_log_ratio", "flat_error"):
+    for name in ("heldout_difference", "flat_error"):
         if name in METRICS:
             value = numbers.get(name)
             told.append("warn" if value is None else METRICS[name].threshold.verdict(value))
@@ -105,7 +105,7 @@ def main() -> int:
             seconds = time.process_time() - start
             before = relative_rmse(np.ones_like(truth), truth)
             after = relative_rmse(found.flat, truth)
-            expected, ratio = numbers.get("flat_error"), numbers["heldout_log_ratio"]
+            expected, ratio = numbers.get("flat_error"), numbers["heldout_difference"]
             line(
                 name, seed, f"{100 * before:.1f} -> {100 * after:.2f} %",
                 "-" if expected is None else f"{100 * expected:.2f} %",

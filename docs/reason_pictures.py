@@ -116,7 +116,7 @@ def overlaps(bench: Bench) -> Array:
 #: Every reason that has a picture. The others change no pixel that one could see.
 PICTURES = {
     "uncertain_flat": Picture("flat_error", flat),
-    "uneven_illumination": Picture("heldout_log_ratio", flat),
+    "uneven_illumination": Picture("heldout_difference", flat),
     "no_grain": Picture("equal_neighbours", raw_tile, 60),
     "doubtful_tiles": Picture("doubtful_tiles", overlaps),
     "missing_planes": Picture("tiles_left_out", mosaic()),

@@ -6,7 +6,7 @@ from tilewright.io.inputs.tiles import open_scan
 from tilewright.io.results.illumination import write_illumination
 from tilewright.runtime.files import scratch_folder
 from tilewright.runtime.job import job_context
-from tilewright.stages.calibrate.cycle import calibrate
+from tilewright.stages.calibrate.cycle import CalibrationSettings, calibrate
 from tilewright.stages.tile_positions.locate import write_located
 
 params, files, output = snakemake.params, snakemake.input, snakemake.output
@@ -23,9 +23,9 @@ with (
         [open_scan(manifests, channel) for channel in params.channels],
         list(params.channels).index(params.reference_channel),
         list(zip(*given, strict=True)),
+        CalibrationSettings(**params.options),
         workers=backend.workers,
         scratch=scratch,
-        **params.options,
     )
     write_illumination(
         Path(output.numbers).with_suffix(""),

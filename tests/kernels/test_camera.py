@@ -3,8 +3,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tilewright.kernels.camera import empty_tiles
-from tilewright.kernels.camera_defects import CameraDefects, find_defects
+from tilewright.kernels.camera import CameraDefects, find_defects
+from tilewright.kernels.illumination.fixed_pattern import empty_tiles
 
 SIDE = 192
 

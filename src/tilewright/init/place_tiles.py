@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tilewright.init.tile_set import GridOptions, PlacedTiles, Places, TileSet
+from tilewright.kernels.tile_positions.overlap_strips import searched_px
 from tilewright.kernels.tile_positions.stage_map import StageMap, fit_stage_map
 from tilewright.kernels.tile_positions.tile_layout import is_sure, rank_grids
 from tilewright.kernels.tile_positions.tile_order import tile_places
@@ -18,7 +19,6 @@ from tilewright.stages.tile_positions.stage_check import (
     middle_tiles,
     orientation,
     overlaps_problem,
-    searched_px,
 )
 
 #: Region and cycle.

@@ -9,8 +9,16 @@ from tilewright.kernels.backend import Backend, Floats
 
 #: Unit-gain noise estimator of Immerkær (CVIU 64, 1996): blind to planes and to straight edges.
 NOISE_KERNEL = np.outer([1.0, -2.0, 1.0], [1.0, -2.0, 1.0]).astype(np.float32) / 6
-#: Median of a squared standard normal deviate.
-MEDIAN_CHI2 = 0.4549
+
+
+def mad_sigma(deviations: Any, axis: int | None = None) -> Any:
+    """Return the standard deviation of Gaussian deviations, robustly: their median size, scaled.
+
+    >>> round(float(mad_sigma(np.random.default_rng(0).normal(0, 3, 10_001))), 1)
+    3.0
+    """
+    # The median size of a standard normal deviate is 1 / 1.4826.
+    return 1.4826 * np.median(np.abs(deviations), axis=axis)
 
 
 class NoiseModel(NamedTuple):
@@ -54,7 +62,7 @@ def photon_transfer(backend: Backend, image: Any, pedestal_counts: float) -> Noi
     points = []
     for part in np.array_split(order, 16):
         flattest = part[np.argsort(flat[part], kind="stable")[: max(int(0.3 * part.size), 1)]]
-        points.append((mean[flattest].mean(), np.median(residual[flattest] ** 2) / MEDIAN_CHI2))
+        points.append((mean[flattest].mean(), mad_sigma(residual[flattest]) ** 2))
     level, variance = np.array(points).T
     return _noise_line(level - pedestal_counts, variance)
 

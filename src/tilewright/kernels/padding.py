@@ -19,7 +19,7 @@ _LEAST_SIDES = 0.5
 def padding(plane: NDArray[Any]) -> Bools | None:
     """Return which pixels of a tile (y, x) are padding, None where none are.
 
-    They are patches of 0 that reach the border. The pixels beside them, which an interpolation
+    They are patches of 0 that reach the border. The pixels next to them, which an interpolation
     mixed with 0, are of them.
 
     >>> plane = np.full((6, 6), 100, np.uint16)

@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tilewright.kernels.illumination.sensor_dust import dust_sums, find_dust
+from tilewright.kernels.illumination.fixed_pattern import dust_sums, find_dust
 
 SIDE, OFFSET = 192, 100.0
 #: Middle (y, x), diameter in px, and share of the light that a spot takes.

@@ -16,7 +16,7 @@ from tests.support.stage_scenes import (
     sparse_tiles,
     turn,
 )
-from tilewright.kernels.tile_positions.neighbour_pairs import neighbours_along
+from tilewright.kernels.tile_positions.overlap_strips import neighbours_along
 from tilewright.kernels.tile_positions.stage_map import StageMap, fit_stage_map
 from tilewright.kernels.tile_positions.tile_order import tile_places
 

@@ -9,9 +9,12 @@ from scipy import ndimage
 
 from tests.support.spots import Floats, Strips, render, spots
 from tilewright.kernels.tile_positions.displacements import Overlaps, measure_overlaps
-from tilewright.kernels.tile_positions.edge_acceptance import accept_edges, loop_closures
 from tilewright.kernels.tile_positions.overlap_strips import neighbours, plan_strips
-from tilewright.kernels.tile_positions.position_solve import FALSE_MATCH_PROBABILITY
+from tilewright.kernels.tile_positions.position_solve import (
+    FALSE_MATCH_PROBABILITY,
+    accept_edges,
+    loop_closures,
+)
 from tilewright.kernels.tile_positions.strip_correlation import (
     correlate_strips,
     filter_strip,
@@ -33,7 +36,9 @@ def test_noise_does_not_pull_the_fraction() -> None:
             filter_strip(render(cells, np.full(2, at), STRIP) + added[0], 1.5)
             for at, added in zip((0.0, 0.4), noise, strict=True)
         ]
-        delta, _, _ = subpixel(small[0], small[1])
+        found = subpixel(small[0], small[1])
+        assert found is not None
+        delta, _, _ = found
         shrink.append(2.0 * delta / 0.4)
     assert abs(np.mean(shrink) - 1.0) < 0.1
 

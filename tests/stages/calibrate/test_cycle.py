@@ -14,7 +14,7 @@ from tests.support.quality.workbench import DESIGN, Bench
 from tests.support.runs import make_run
 from tilewright.io.inputs import tiles as raw_tiles
 from tilewright.phantom.design import PhantomDesign
-from tilewright.stages.calibrate.cycle import Calibration, calibrate
+from tilewright.stages.calibrate.cycle import Calibration, CalibrationSettings, calibrate
 
 
 def cut(counts: NDArray[Any], step: int, side: int) -> ArrayTiles:
@@ -27,8 +27,8 @@ def cut(counts: NDArray[Any], step: int, side: int) -> ArrayTiles:
 
 
 def calibrated(*channels: ArrayTiles, **options: Any) -> Calibration:
-    settled: dict[str, Any] = {"workers": 2, "offset_counts": PEDESTAL}
-    return calibrate(channels, 0, [(None, None)] * len(channels), **(settled | options))
+    settings = CalibrationSettings(**({"offset_counts": PEDESTAL} | options))
+    return calibrate(channels, 0, [(None, None)] * len(channels), settings, workers=2)
 
 
 def numbers_of(found: Calibration, channel: int = 0) -> dict[str, Any]:

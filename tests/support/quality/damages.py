@@ -93,7 +93,7 @@ DAMAGES = {
         f.tissue_in_two_tiles, "flat_error", "1/2 "
     ),
     "a flat-field file of another lens": Damage(
-        f.by_file_of_another_lens, "heldout_log_ratio", "1/2 "
+        f.by_file_of_another_lens, "heldout_difference", "1/2 "
     ),
     "a camera offset told 150 counts too high": Damage(f.offset_too_high, "offset_excess", "1/2 "),
     "a channel stored in 8 bits, black cut off": Damage(

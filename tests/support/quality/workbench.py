@@ -42,7 +42,7 @@ from tilewright.phantom.make import tile_path
 from tilewright.quality.evaluate import evaluate_stage, read_qc
 from tilewright.quality.results import QcResult
 from tilewright.runtime.files import csv_text
-from tilewright.stages.calibrate.cycle import calibrate
+from tilewright.stages.calibrate.cycle import CalibrationSettings, calibrate
 from tilewright.stages.deconvolve.stack import deconvolve
 from tilewright.stages.edf.plane import edf_plane
 from tilewright.stages.register.assemble import assemble
@@ -114,13 +114,15 @@ class Bench:
             [open_scan(manifests, token) for token in tokens],
             0,
             [(flat_file, None)] * len(tokens),
+            CalibrationSettings(
+                **{
+                    **self.experiment.options("tile_positions"),
+                    **self.experiment.options("illumination", "method"),
+                    **self.experiment.options("camera", "offset_counts", "saturation_counts"),
+                    **options,
+                }
+            ),
             workers=2,
-            **{
-                **self.experiment.options("tile_positions"),
-                **self.experiment.options("illumination", "method"),
-                **self.experiment.options("camera", "offset_counts", "saturation_counts"),
-                **options,
-            },
         )
         fields = dict(zip(tokens, found.channels, strict=True))
         write_illumination(self.path("illumination", cycle), fields)

@@ -39,12 +39,8 @@ _SIZES = (0.003, 0.01, 0.03, 0.1)
 _FALLS = (0.3, 0.5, 0.7, 0.9, 1.0)
 _ITERATIONS = 12
 #: Change of the log flat-field, as rms over the tile, and of the offset, of the last iteration: a
-#: thirtieth of the least error, and the digit to which an offset is written.
-_CONVERGED, _CONVERGED_COUNTS = 1e-4, 0.1
-#: Iterations on overlaps alone, where there are any: about a wrong flat-field dim tiles mislead.
-_OVERLAPS_FIRST = 3
-#: Standard deviation in counts of an offset that is given.
-_GIVEN_COUNTS = 1e-3
+#: thirtieth of the least error, and the digit to which an offset is written and known at best.
+_CONVERGED, OFFSET_DIGIT_COUNTS = 1e-4, 0.1
 #: Error beyond the statistical one: what a polynomial leaves of a flat-field.
 _LEAST_ERROR = 0.003
 
@@ -99,7 +95,7 @@ def fit_flat(
         Raw counts; without any the tiles alone are fitted.
     images : ndarray of float64, shape (n, y, x)
         Tiles without saturated pixels, in blocks, planes averaged; n may be 0. NaN is not compared
-        (:mod:`.tissue_regions`).
+        (:func:`.tile_uniformity.tissue_and_background`).
     offset_counts, offset_error_counts : float
         Prior of the camera offset, as mean and standard deviation.
 
@@ -112,19 +108,20 @@ def fit_flat(
     >>> [round(float(f[0, 0] / f[8, 8]), 1) for f in (flat, fit.flat((16, 16)))]
     [0.8, 0.8]
     """
-    offset = offset_counts, max(offset_error_counts, _GIVEN_COUNTS)
+    offset = offset_counts, offset_error_counts
     mean = np.append(np.zeros(len(degrees())), offset_counts)
     posterior = InformationForm.none(len(mean))
     for iteration in range(_ITERATIONS):
         compared = differences(cells, mean[:-1], mean[-1], robust=iteration > 0)
         parts, fold = information_by_fold(compared, mean[:-1], mean[-1])
         data = reduce(operator.add, parts)
-        if iteration >= _OVERLAPS_FIRST or not len(cells):
+        # About a wrong flat-field dim tiles mislead.
+        if iteration > 0 or not len(cells):
             data += tile_information(images, mean, tells_offset=not len(cells))
         posterior, before = _with_likeliest_prior(data, offset), mean
         mean = _possible_mean(posterior, offset)
         moved, counts = np.linalg.norm((mean - before)[:-1]), abs(mean[-1] - before[-1])
-        if iteration > _OVERLAPS_FIRST and moved < _CONVERGED and counts < _CONVERGED_COUNTS:
+        if iteration > 1 and moved < _CONVERGED and counts < OFFSET_DIGIT_COUNTS:
             break
     compared = differences(cells, mean[:-1], mean[-1], robust=True)
     held_out = compared.rms(_held_out(compared, parts, fold, posterior, offset))
@@ -173,3 +170,39 @@ def _held_out(
         flat = [np.exp(log_flat(mean[:-1], p)) for p in (cells.place_first, cells.place_second)]
         relative[inside] = relative_difference(cells, flat[0], flat[1], mean[-1])
     return relative
+
+
+def leave_one_out_mean(values: Floats, errors: Floats) -> list[tuple[float, float]]:
+    """Return the mean of all other measurements for each one, with its standard error.
+
+    Random effects: how far values differ beyond their errors is estimated by moments (DerSimonian &
+    Laird, Controlled Clinical Trials 7, 1986).
+
+    Parameters
+    ----------
+    values, errors : ndarray of float64, shape (n,)
+        Measurements and their standard errors; infinite for what was not measured.
+
+    Returns
+    -------
+    list of (float, float)
+        The error is infinite where no other was measured.
+
+    Examples
+    --------
+    >>> combined = leave_one_out_mean(np.array([116.0, 120.0, 0.0]), np.array([1.2, 0.3, np.inf]))
+    >>> [[round(value), round(error)] for value, error in combined]
+    [[120, 4], [116, 4], [118, 3]]
+    """
+    weight = 1.0 / errors**2
+    total = max(float(weight.sum()), 1e-12)
+    excess = weight @ (values - weight @ values / total) ** 2 - (np.count_nonzero(weight) - 1)
+    between = max(0.0, float(excess) / max(total - float((weight**2).sum()) / total, 1e-12))
+    weight = 1.0 / (errors**2 + between)
+    found = []
+    for k in range(len(values)):
+        rest = np.delete(weight, k)
+        precision = float(rest.sum())
+        value = float(rest @ np.delete(values, k)) / max(precision, 1e-12)
+        found.append((value, float(np.sqrt(1.0 / precision + between)) if precision else np.inf))
+    return found

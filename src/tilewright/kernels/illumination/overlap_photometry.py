@@ -16,16 +16,12 @@ import numpy as np
 from tilewright.kernels.backend import Bools, Floats, Ints
 from tilewright.kernels.illumination.flat_basis import legendre_design, log_flat
 from tilewright.kernels.illumination.overlap_cells import OverlapCells
-from tilewright.kernels.noise import MEDIAN_CHI2
+from tilewright.kernels.noise import mad_sigma
 
 _FOLDS = 5
 _SIGNAL_BINS = 16
-#: Differences from which scatters are estimated, at least.
-_SAMPLE = 20_000
 #: Cells whose relative difference scatters more than this do not count in the rms.
 _MAX_SCATTER = 0.4
-#: Larger relative differences count as this much in the quality number (debris, a wrong position).
-_CLIP = 0.3
 #: Parts of a tile's side; cells of one edge in one of these squares err together.
 _PARTS = 4
 
@@ -69,6 +65,8 @@ class Differences:
 
     Attributes
     ----------
+    cells : OverlapCells
+        The cells that are compared.
     signal : Floats
         Brightness of the specimen.
     value : Floats
@@ -97,7 +95,7 @@ class Differences:
         """Return the rms of relative differences (m,) of cells with signal, neighbours averaged.
 
         The mean of the cells of one edge in one square of a quarter of the tile's side: noise of
-        single cells is no unevenness. Single means are clipped at 0.3.
+        single cells is no unevenness. Debris and wrong positions have little weight.
         NaN where no cell has signal.
         """
         valid = self.has_signal
@@ -107,8 +105,7 @@ class Differences:
         group = _neighbours(self.cells.take(valid))
         power = np.bincount(group, weight)
         mean = np.bincount(group, weight * relative[valid]) / power
-        square = np.minimum(np.abs(mean), _CLIP) ** 2
-        return float(np.sqrt(np.average(square, weights=power)))
+        return float(np.sqrt(np.average(mean**2, weights=power)))
 
 
 def relative_difference(
@@ -159,17 +156,14 @@ def scatter_by_signal(signal: Floats, value: Floats) -> Floats:
     >>> scatter_by_signal(np.arange(10_000.0), noise)[[0, 9_999]].round(-1)
     array([ 0., 10.])
     """
-    step = max(signal.size // _SAMPLE, 1)
-    signals, sizes = signal[::step], np.abs(value[::step])
-    if not signals.size:
+    if not signal.size:
         return np.ones_like(signal)
-    limit = np.quantile(signals, np.arange(1, _SIGNAL_BINS) / _SIGNAL_BINS)
-    group = np.searchsorted(limit, signals)
+    limit = np.quantile(signal, np.arange(1, _SIGNAL_BINS) / _SIGNAL_BINS)
+    group = np.searchsorted(limit, signal)
     spread = np.zeros(_SIGNAL_BINS)
     for k in np.unique(group):
-        spread[k] = float(np.median(sizes[group == k])) / 0.6745
-    scatter = spread[np.searchsorted(limit, signal)]
-    return np.asarray(np.maximum(np.maximum(scatter, 1e-3 * np.abs(signal)), 1e-3))
+        spread[k] = mad_sigma(value[group == k])
+    return np.asarray(np.maximum(np.maximum(spread[group], 1e-3 * np.abs(signal)), 1e-3))
 
 
 def information_by_fold(
@@ -209,7 +203,7 @@ def _common_error(cell_differences: Differences) -> float:
     weight = cell_differences.robust / cell_differences.scatter**2
     score = np.bincount(group, weight * cell_differences.signal * cell_differences.value)
     power = np.bincount(group, weight * cell_differences.signal**2)
-    return max(1.0, float(np.median(score**2 / np.maximum(power, 1e-12))) / MEDIAN_CHI2)
+    return max(1.0, float(mad_sigma(score / np.sqrt(np.maximum(power, 1e-12)))) ** 2)
 
 
 def _neighbours(cells: OverlapCells) -> Ints:
@@ -218,39 +212,3 @@ def _neighbours(cells: OverlapCells) -> Ints:
     key = (cells.edge * _PARTS + square[:, 0].astype(np.int64)) * _PARTS
     _, group = np.unique(key + square[:, 1].astype(np.int64), return_inverse=True)
     return np.asarray(group, dtype=np.int64)
-
-
-def value_by_others(values: Floats, errors: Floats) -> list[tuple[float, float]]:
-    """Return what all other measurements say of each one: value and standard error.
-
-    How far like values differ beyond their errors is estimated by moments (DerSimonian & Laird,
-    Controlled Clinical Trials 7, 1986).
-
-    Parameters
-    ----------
-    values, errors : ndarray of float64, shape (n,)
-        Measurements and their standard errors; infinite for what was not measured.
-
-    Returns
-    -------
-    list of (float, float)
-        The error is infinite where no other was measured.
-
-    Examples
-    --------
-    >>> said = value_by_others(np.array([116.0, 120.0, 0.0]), np.array([1.2, 0.3, np.inf]))
-    >>> [[round(value), round(error)] for value, error in said]
-    [[120, 4], [116, 4], [118, 3]]
-    """
-    weight = 1.0 / errors**2
-    total = max(float(weight.sum()), 1e-12)
-    excess = weight @ (values - weight @ values / total) ** 2 - (np.count_nonzero(weight) - 1)
-    between = max(0.0, float(excess) / max(total - float((weight**2).sum()) / total, 1e-12))
-    weight = 1.0 / (errors**2 + between)
-    told = []
-    for k in range(len(values)):
-        rest = np.delete(weight, k)
-        precision = float(rest.sum())
-        value = float(rest @ np.delete(values, k)) / max(precision, 1e-12)
-        told.append((value, float(np.sqrt(1.0 / precision + between)) if precision else np.inf))
-    return told

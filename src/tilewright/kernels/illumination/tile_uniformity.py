@@ -5,9 +5,17 @@ The typical difference of two places is even but for chance: one is as often bri
 the edges of tissue, which rule the mean: of 36 tiles of which tissue fills two thirds the mean
 strays by 2 to 4 % in each degree, differences by 0.3 to 0.5 %. The scatter among tiles is the size
 of chance. All on the host.
+
+Cores of a tissue microarray lie in the middle of each tile, or each at the same corner of its
+tiles: the mean of such tiles is the shape of a core, and so are differences across its edge. Of 40
+cores of one tile the flat-field was 50 % off, of 2 x 2 tiles 13 %. Within tissue, and within
+background, no place is preferred: each is then a tile of its own, and what lies about the edge
+between them is left out (1 and 0.2 %).
 """
 
 import numpy as np
+from scipy import ndimage
+from skimage.filters import threshold_otsu
 
 from tilewright.kernels.backend import Floats, Ints
 from tilewright.kernels.illumination.flat_basis import degrees, design_grid, flat_field
@@ -21,6 +29,21 @@ _APART = 20
 _CAUTION = 2.0
 #: Keeps matrices regular.
 _RIDGE = 1e-9
+#: Side of the square whose mean light says whether its middle is in tissue, over the tile's: gaps
+#: between nuclei are narrower. A place within it of the edge is biased by it and left out.
+_SQUARE = 1 / 13
+#: Background is darker than tissue by at least this factor; two parts of one tissue, by Otsu, were
+#: 2.4 to 3 times as bright, tissue and background of 13 designs 9 to 20.
+_CONTRAST = 4.0
+#: Ratio of the share of tissue's variance over places to chance. Of 45 mosaics, by chance, 0.1 to
+#: 9.5; of cores 600 to 1300.
+_PREFERENCE = 30.0
+#: Fewer tiles are no estimate: of 8 of three designs the median error was 3 to 13 %, of 64 1 to
+#: 5 %, where BaSiC's was 14 and 7 % and vignetting 15 to 34. Nor do they show a preference: by
+#: chance two do in 9 %, four in 0.5 % of scans.
+MIN_TILES = 8
+#: Least part of a tile that is taken, and of the field that regions must show together.
+_LEAST, _LEAST_TOGETHER = 1 / 20, 1 / 2
 
 
 def tile_information(images: Floats, mean: Floats, *, tells_offset: bool) -> InformationForm:
@@ -69,15 +92,15 @@ def _compare(images: Floats, mean: Floats) -> tuple[Floats, Floats] | None:
     flat = np.maximum(flat_field(mean[:-1], shape).astype(np.float64), 1e-6)
     first, second = _pairs((images - float(mean[-1])) / flat, distance)
     signal, value = (first + second) / 2.0, first - second
-    seen = np.isfinite(value)
-    if float(signal[seen].sum()) <= 0:
+    finite = np.isfinite(value)
+    if float(signal[finite].sum()) <= 0:
         return None
     scatter = np.ones_like(value)
-    scatter[seen] = scatter_by_signal(signal[seen], value[seen])
-    signal, value = np.where(seen, signal, 0.0), np.where(seen, value, 0.0)
+    scatter[finite] = scatter_by_signal(signal[finite], value[finite])
+    signal, value = np.where(finite, signal, 0.0), np.where(finite, value, 0.0)
     # Geman-McClure, as for overlaps; its derivative is what a change of the flat-field moves.
     off = (0.5 * value / scatter) ** 2
-    weight = seen / ((1.0 + off) * scatter) ** 2
+    weight = finite / ((1.0 + off) * scatter) ** 2
     power = weight * signal**2
     response = float((power * (1.0 - 3.0 * off) / (1.0 + off)).sum() / power.sum())
     design = np.subtract(*_pairs(design_grid(shape).T.reshape(-1, *shape), distance)).T
@@ -112,3 +135,65 @@ def _information(matrix: Floats, push: Floats) -> Floats:
     pooled = np.maximum((np.bincount(degree, variance) / np.bincount(degree))[degree], 1e-10)
     scale = 1.0 / np.sqrt(pooled * power)
     return np.asarray(scale[:, None] * matrix * scale)
+
+
+def tissue_and_background(images: Floats) -> Floats | None:
+    """Return the tiles' regions as images of their own, or None if tissue has no preferred place.
+
+    Parameters
+    ----------
+    images : ndarray of float64, shape (n, y, x)
+        Counts of each tile in blocks.
+
+    Returns
+    -------
+    ndarray of float64, shape (m, y, x), or None
+        Tissue of each tile, then background; NaN elsewhere and near the edge between them.
+
+    Examples
+    --------
+    >>> y, x = np.mgrid[-1:1:64j, -1:1:64j]
+    >>> core = np.where(np.hypot(y, x) < 0.8, 900.0, 110.0)
+    >>> regions = tissue_and_background(np.random.default_rng(0).normal(core, 5, (9, 64, 64)))
+    >>> [round(float(np.nanmean(region))) for region in regions[[0, 9]]]
+    [900, 110]
+    >>> tissue_and_background(np.random.default_rng(0).normal(900, 5, (9, 64, 64))) is None
+    True
+    """
+    side = 2 * round(min(images.shape[1:]) * _SQUARE / 2) + 1
+    if side < 3 or len(images) < MIN_TILES:
+        return None
+    # Counts without light are at most those of the darkest places.
+    dark = 0.98 * float(np.percentile(images, 0.5))
+    light = ndimage.uniform_filter(np.maximum(images - dark, 1e-3), (0, side, side), mode="nearest")
+    level = np.log(light)
+    if np.ptp(level) < np.log(_CONTRAST):
+        return None
+    bright = level > threshold_otsu(level)
+    # The edge is where half of a square is in tissue.
+    tissue = level > np.median(level[bright]) - np.log(2.0)
+    contrast = level[tissue].mean() - level[~tissue].mean()
+    if contrast < np.log(_CONTRAST) or _preference(tissue) < _PREFERENCE:
+        return None
+    square = np.ones((1, side + 2, side + 2), dtype=np.bool_)
+    regions = np.concatenate(
+        [
+            np.where(ndimage.binary_erosion(region, square, border_value=1), images, np.nan)
+            for region in (tissue, ~tissue)
+        ]
+    )
+    regions = regions[np.isfinite(regions).mean(axis=(1, 2)) >= _LEAST]
+    shown = np.isfinite(regions).any(axis=0).mean()
+    return regions if shown >= _LEAST_TOGETHER else None
+
+
+def _preference(tissue: Floats) -> float:
+    """Return by how much more than by chance tissue varies over places, of degree 1 or 2."""
+    n = len(tissue)
+    design = design_grid((tissue.shape[1], tissue.shape[2]), 2)
+    share = tissue.reshape(n, -1) @ (design - design.mean(axis=0)) / design.shape[0]
+    power, chance = share.mean(axis=0) ** 2, share.var(axis=0, ddof=1) / n
+    degree = degrees(2).sum(axis=1)
+    return max(
+        float(power[degree == k].sum() / max(chance[degree == k].sum(), 1e-12)) for k in (1, 2)
+    )

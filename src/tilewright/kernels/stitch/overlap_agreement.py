@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tilewright.kernels.backend import fast_len
-from tilewright.kernels.noise import NOISE_KERNEL
+from tilewright.kernels.noise import NOISE_KERNEL, mad_sigma
 
 Image = NDArray[np.float32]
 #: Band of the textures, in px: noise of single pixels and shading are left out.
@@ -67,9 +67,8 @@ def texture(image: Image) -> tuple[Image, float]:
     ((64, 64), True)
     """
     root = np.sqrt(np.maximum(np.asarray(image, np.float32), 0.0))
-    noise = np.abs(ndimage.convolve(root, NOISE_KERNEL, mode="nearest"))
     # Immerkaer's kernel of unit norm; the lower half belongs to places without structure.
-    sigma = 1.4826 * float(np.median(noise))
+    sigma = float(mad_sigma(ndimage.convolve(root, NOISE_KERNEL, mode="nearest")))
     fine = ndimage.gaussian_filter(root, _FINE_PX, mode="nearest")
     band = fine - ndimage.gaussian_filter(fine, _COARSE_PX, mode="nearest")
     band = band - band.mean()

@@ -5,24 +5,12 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
 
 import numpy as np
-from scipy import ndimage
 
 from tilewright.kernels.backend import Floats, Ints
-from tilewright.kernels.tile_positions.overlap_strips import StripPlan
+from tilewright.kernels.tile_positions.overlap_strips import StripPlan, Strips
 from tilewright.kernels.tile_positions.strip_correlation import StripShift, correlate_strips, ncc_at
-
-
-class Strips(Protocol):
-    """Strips (n, y, x) of float32: an array, or what is read and written like one."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...  # noqa: D102
-    def __getitem__(self, part: Any, /) -> Any: ...
-    def __setitem__(self, part: Any, value: Any, /) -> None: ...
-
 
 #: Widths of the LoG tried; finer structure than 1.5 px the half-resolution strips do not hold.
 SIGMAS_PX = (1.5, 2.2, 3.3, 5.0)
@@ -33,15 +21,9 @@ _ENOUGH = 0.9
 #: 512 px and 60 electrons 3.3 px errs by 0.25 px across overlaps of 22 px, 2.2 px by 0.18.
 _WIDEST = 0.1
 _PROBES = 8
-#: Width over which the flat-field of strips is smoothed: more than cells, less than vignetting.
-#: With 15 px four of 510 overlaps of repeated structure matched by chance, with 40 px edges err
-#: 1.3 times as much.
-SMOOTH_PX = 20.0
 #: Squared error of a displacement by the flat-field that strips give of themselves, times their
 #: pixels: cells are counted. 2 x 2 tiles of 1024 px err by 0.012 px, 5 x 5 of 128 px by 0.02.
 _FLAT_PX2 = 30.0
-#: Percentile of strips that is taken for no light.
-_DARKEST = 1.0
 
 
 @dataclass(frozen=True)
@@ -70,37 +52,6 @@ class Overlaps:
     false_match_probability: Floats
 
 
-def flatten(strips: Strips) -> None:
-    """Take the darkest counts off strips (n, y, x) and divide by a flat-field of their own.
-
-    That is the mean of all strips, each over its own mean: bright tissue in one of them weighs no
-    more than bare glass in another. A single strip is left alone: it is its own mean.
-
-    >>> strips = np.tile(np.linspace(1, 2, 200, dtype=np.float32), (9, 8, 1))
-    >>> flatten(strips)
-    >>> round(float(strips[0, 0, 150] / strips[0, 0, 50]), 1)
-    1.0
-    """
-    count = strips.shape[0]
-    if count < 2:
-        return
-    low = [np.percentile(strips[i][::4, ::4], _DARKEST) for i in range(count)]
-    dark = np.float32(min(low))
-    mean = np.zeros(strips.shape[1:], np.float32)
-    for i in range(count):
-        light = strips[i] - dark
-        mean += light / max(float(light.mean(dtype=np.float64)), 1e-6)
-    # Beyond the border as steep as before it, or vignetting would end in a plateau: with that
-    # edges of tiles of 128 px were 0.06 px off, for 0.02.
-    reach = math.ceil(3 * SMOOTH_PX)
-    wide = np.pad(mean, reach, mode="reflect", reflect_type="odd")
-    flat = ndimage.gaussian_filter(wide, SMOOTH_PX, mode="nearest")[reach:-reach, reach:-reach]
-    if flat.min() > 0:
-        even = flat.mean() / flat
-        for i in range(count):
-            strips[i] = (strips[i] - dark) * even
-
-
 def choose_sigma(
     plans: Sequence[StripPlan], firsts: Sequence[Strips], seconds: Sequence[Strips]
 ) -> float:
@@ -110,6 +61,16 @@ def choose_sigma(
     noise matters, and the smallest sigma whose median is 0.9 of the best is taken, but for one too
     wide for the overlaps. Where nothing matches, 2.2 px.
 
+    Parameters
+    ----------
+    plans : sequence of StripPlan
+        The overlaps, a plan for each direction.
+    firsts, seconds : sequence of Strips, each (m, y, x)
+        Strips of tiles a and b of every plan, hot pixels repaired.
+
+    Examples
+    --------
+    >>> from scipy import ndimage
     >>> from tilewright.kernels.tile_positions.overlap_strips import plan_strips
     >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(128, 228)), 2)
     >>> plans = plan_strips(np.array([[0.0, 0.0], [0.0, 100.0]]), (128, 128))
@@ -147,6 +108,8 @@ def measure_overlaps(
 
     Parameters
     ----------
+    plans : sequence of StripPlan
+        The overlaps, a plan for each direction.
     firsts, seconds : sequence of Strips, each (m, y, x)
         Strips of tiles a and b of every plan, hot pixels repaired.
     sigma_px : float
@@ -158,6 +121,7 @@ def measure_overlaps(
 
     Examples
     --------
+    >>> from scipy import ndimage
     >>> from tilewright.kernels.tile_positions.overlap_strips import plan_strips
     >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(128, 228)), 2)
     >>> plans = plan_strips(np.array([[0.0, 0.0], [0.0, 100.0]]), (128, 128))

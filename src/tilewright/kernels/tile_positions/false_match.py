@@ -24,12 +24,8 @@ _PRIOR_PEAKS = 10.0
 _OBJECT_PX = 16
 #: A long edge fills three pieces: the pairings of three objects less those of one of their size.
 _LARGE_OBJECT = 6.0
-#: Peaks between the pixels add up to 1.7 times as many; rounded up.
-_CAUTION = 2.0
 #: A score must exceed all that rolled strips show by this factor.
 _ABOVE_ALL = 1.1
-#: Smallest probability reported; smaller ones are beyond the model.
-LEAST = 1e-12
 
 
 class NullSample(NamedTuple):
@@ -43,6 +39,8 @@ class NullSample(NamedTuple):
         Number of peaks in the tail.
     excess : float
         Sum of their squared heights above the tail's limit.
+    highest : float
+        Largest height.
     share : float
         Size of the search window over that of the area of these shifts, infinite where there is no
         such area.
@@ -84,13 +82,13 @@ def false_match_probability(height: float, null: NullSample, objects: float) -> 
     sparse specimen. Its mean excess is estimated from the peaks and a prior, and the
     predictive tail (a Pareto law) allows for their number. Two single objects of different
     specimen lie within the window of each other with the probability of its share of all shifts,
-    which shifts far from it do not show, and a large object looks like two or three; of more
+    which shifts far from it do not show, and a large object counts as two or three; of more
     objects they show m² pairings. So the share to the power m, and m² - 6 from 3 objects on, is the
     least that is reported.
 
     >>> null = NullSample(variance=0.01, peaks=10, excess=0.2, highest=0.3, share=0.1)
     >>> [round(false_match_probability(height, null, 6), 7) for height in (0.2, 0.5, 0.7)]
-    [1.0, 0.0004753, 6e-07]
+    [1.0, 0.0002377, 3e-07]
     """
     limit = _TAIL**2 * null.variance
     # Repetitive specimen has the same height wherever it is rolled to.
@@ -103,9 +101,11 @@ def false_match_probability(height: float, null: NullSample, objects: float) -> 
     weight = _PRIOR_PEAKS + null.peaks
     mean = (_PRIOR_PEAKS * 2.0 * null.variance + null.excess) / weight
     above = (height**2 - limit) / mean
-    expected = _CAUTION * null.share * (null.peaks + 1.0) * (1.0 + above / weight) ** -weight
+    expected = null.share * (null.peaks + 1.0) * (1.0 + above / weight) ** -weight
     accident = min(null.share, 1.0) ** max(objects, objects**2 - _LARGE_OBJECT)
-    return float(np.clip(max(-np.expm1(-expected), accident), LEAST, 1.0))
+    # Never 0, as the table of edges holds logarithms.
+    least = float(np.finfo(np.float64).tiny)
+    return float(np.clip(max(-np.expm1(-expected), accident), least, 1.0))
 
 
 def count_objects(a: NDArray[np.float32], b: NDArray[np.float32]) -> float:

@@ -12,11 +12,11 @@ from scipy.sparse import csgraph
 from scipy.sparse.linalg import SuperLU, splu
 
 from tilewright.kernels.backend import Bools, Floats, Ints
+from tilewright.kernels.noise import mad_sigma
 from tilewright.kernels.tile_positions.displacements import Overlaps
-from tilewright.kernels.tile_positions.edge_acceptance import accept_edges
 
 #: Probability that an accepted displacement is false: of 2,040 overlaps without a common signal
-#: none was accepted, of those with little signal one false one beside 854 right ones.
+#: none was accepted, of those with little signal one false one and 854 right ones.
 FALSE_MATCH_PROBABILITY = 1e-4
 #: Spread that stages show in skew and scale, px per px: 1 degree is 0.017.
 _SKEW = 0.02
@@ -25,9 +25,9 @@ _SKEW = 0.02
 #: sparse set do not claim more.
 _OVERCONFIDENCE = 1.7
 _PRIOR_RESIDUALS = 20.0
-#: Prior of a stage that uses its whole tolerance, in residuals.
-_STAGE_PRIOR = 2.0
 _ROUNDS = 12
+#: Overlaps less certain than this close no loop and are never accepted.
+_LEAST_CERTAIN = 0.2
 
 
 @dataclass(frozen=True)
@@ -57,6 +57,83 @@ class Solution:
     accepted: Bools
     false_match_probability: Floats
     residual_px: Floats
+
+
+def accept_edges(
+    pairs: Ints,
+    axis: Ints,
+    offset_px: Floats,
+    probability: Floats,
+    max_shift_px: float,
+    limit: float,
+) -> tuple[Bools, Floats]:
+    """Accept overlaps whose probability of being false is at most ``limit``.
+
+    Parameters
+    ----------
+    pairs : ndarray of int, shape (m, 2)
+        Tiles a and b.
+    axis : ndarray of int, shape (m,)
+        1 where b lies to the right of a, 0 where it lies below.
+    offset_px : ndarray, shape (m, 2)
+        Measured displacement less the stage's, (y, x).
+    probability : ndarray, shape (m,)
+        Probability that strips without a common signal correlate so.
+    max_shift_px : float
+        Half the side of the search window.
+    limit : float
+        Probability of accepting a false displacement.
+
+    Returns
+    -------
+    accepted : ndarray of bool, shape (m,)
+    posterior : ndarray of float64, shape (m,)
+        Probability that the displacement is false, given that a loop of overlaps closes.
+    """
+    closure = loop_closures(pairs, axis, offset_px, probability <= _LEAST_CERTAIN)
+    by_loop = probability * _agreement(closure, max_shift_px)
+    by_loop[~np.isfinite(closure)] = 1.0
+    posterior = np.minimum(probability, by_loop)
+    accepted = _rounded(posterior) <= limit
+    return accepted, np.where(accepted, posterior, probability)
+
+
+def loop_closures(pairs: Ints, axis: Ints, offset_px: Floats, usable: Bools) -> Floats:
+    """Return by how much the best loop of four usable overlaps fails to close (m,), px.
+
+    The larger of the two axes; infinite where an overlap is in no such loop.
+    """
+    right: dict[int, int] = {}
+    below: dict[int, int] = {}
+    for edge in np.flatnonzero(usable).tolist():
+        (right if axis[edge] == 1 else below)[int(pairs[edge, 0])] = edge
+    closure = np.full(len(pairs), np.inf)
+    for tile, across in right.items():
+        down = below.get(tile)
+        if down is None:
+            continue
+        other_down = below.get(int(pairs[across, 1]))
+        other_across = right.get(int(pairs[down, 1]))
+        if other_down is None or other_across is None:
+            continue
+        if pairs[other_down, 1] != pairs[other_across, 1]:
+            continue
+        gap = offset_px[across] + offset_px[other_down] - offset_px[down] - offset_px[other_across]
+        error = float(np.abs(gap).max())
+        for edge in (across, down, other_down, other_across):
+            closure[edge] = min(closure[edge], error)
+    return closure
+
+
+def _agreement(distance_px: Floats, max_shift_px: float) -> Floats:
+    """Return the probability that a place drawn from the window comes so near, in two loops."""
+    return np.minimum(2.0 * (distance_px / max_shift_px) ** 2, 1.0)
+
+
+def _rounded(probability: Floats) -> Floats:
+    """Round to 2 significant digits, far above the noise of float32."""
+    exponent = np.round(np.log10(np.maximum(probability, 1e-30)), 2)
+    return np.asarray(10.0**exponent)
 
 
 def connected_components(count: int, pairs: Ints) -> Ints:
@@ -100,6 +177,11 @@ def solve_positions(
     false_match_probability : float
         Displacements that are false with at most this probability are accepted.
 
+    Returns
+    -------
+    Solution
+        Of tiles that no accepted edge ties, the place by the stage's model.
+
     Examples
     --------
     >>> nominal, pairs = np.array([[0.0, 0.0], [0.0, 90.0]]), np.array([[0, 1]])
@@ -109,19 +191,13 @@ def solve_positions(
     [[0.0, 0.0], [1.0, 92.0]]
     """
     pairs, nominal = overlaps.pairs, np.asarray(nominal_px, np.float64)
-    offset = overlaps.displacement_px - (nominal[pairs[:, 1]] - nominal[pairs[:, 0]])
+    step = nominal[pairs[:, 1]] - nominal[pairs[:, 0]]
+    offset = overlaps.displacement_px - step
     model, prior = _stage_model(nominal, row), np.array([_SKEW, _SKEW, max_shift_px])
     design = model[pairs[:, 1]] - model[pairs[:, 0]]
-    step = np.abs(nominal[pairs[:, 1]] - nominal[pairs[:, 0]])
-    axis = (step[:, 1] > step[:, 0]).astype(np.int64)
-    accepted, probability = accept_edges(
-        pairs,
-        axis,
-        offset,
-        overlaps.false_match_probability,
-        max_shift_px,
-        false_match_probability,
-    )
+    axis = (np.abs(step[:, 1]) > np.abs(step[:, 0])).astype(np.int64)
+    chance, limit = overlaps.false_match_probability, false_match_probability
+    accepted, probability = accept_edges(pairs, axis, offset, chance, max_shift_px, limit)
     stage = _stage_spread(design[accepted], prior, offset[accepted], max_shift_px)
     return _solve(
         nominal, model, prior, stage, pairs, offset, overlaps.sigma_px, accepted, probability
@@ -129,7 +205,7 @@ def solve_positions(
 
 
 def _stage_model(nominal: Floats, row: Ints) -> Floats:
-    """Return columns (n, 3) of skew and scale, and of a backlash between odd and even rows."""
+    """Return columns (n, 3) of skew and scale, and of a backlash between alternate rows."""
     # A snake scan arrives at them from both sides.
     model: Floats = np.column_stack([nominal, row % 2]).astype(np.float64)
     return np.asarray(model - model.mean(axis=0))
@@ -177,7 +253,8 @@ def _stage_spread(design: Floats, prior: Floats, offset: Floats, max_shift_px: f
         return widest
     # Two tiles' errors make one edge's.
     spread = math.hypot(*(_spread_about(design, prior, values) for values in offset.T)) / 2.0
-    square = (_STAGE_PRIOR * widest**2 + freedom * spread**2) / (_STAGE_PRIOR + freedom)
+    # A stage that uses its whole tolerance is one more residual.
+    square = (widest**2 + freedom * spread**2) / (1 + freedom)
     return max(0.5, math.sqrt(square))
 
 
@@ -188,7 +265,7 @@ def _spread_about(design: Floats, prior: Floats, offset: Floats) -> float:
         normal = (design * weight[:, None]).T @ design + np.diag(1.0 / prior**2)
         residual = offset - design @ np.linalg.solve(normal, design.T @ (weight * offset))
         weight = 1.0 / np.maximum(np.abs(residual), 0.1)
-    return 1.4826 * float(np.median(np.abs(residual)))
+    return float(mad_sigma(residual))
 
 
 class _Problem:
@@ -245,7 +322,7 @@ class _Problem:
     def _scale(self, residual: Floats) -> float:
         """Return by how much sigma must grow to explain the residuals that loops leave."""
         share = max(self.loops, 0) / len(residual)
-        spread = 1.4826 * float(np.median(np.abs(residual))) / np.sqrt(max(share, 0.1))
+        spread = float(mad_sigma(residual)) / np.sqrt(max(share, 0.1))
         freedom = 2.0 * max(self.loops, 0)
         square = freedom * spread**2 + _PRIOR_RESIDUALS * _OVERCONFIDENCE**2
         return float(np.sqrt(square / (freedom + _PRIOR_RESIDUALS)))

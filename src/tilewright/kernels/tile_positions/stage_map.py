@@ -11,27 +11,37 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tilewright.kernels.backend import Bools, Floats, Ints
-from tilewright.kernels.tile_positions.neighbour_pairs import (
-    CLEAR,
-    OVERLAPS,
-    edge_strength,
-    measure_pairs,
+from tilewright.kernels.noise import mad_sigma
+from tilewright.kernels.tile_positions.displacements import SIGMAS_PX
+from tilewright.kernels.tile_positions.overlap_strips import (
+    NEAREST,
+    SEARCHED,
     neighbours_along,
+    plan_strips,
 )
-from tilewright.kernels.tile_positions.strip_correlation import Image
+from tilewright.kernels.tile_positions.strip_correlation import Image, correlate_strips
 
+#: Part of a side over which a displacement is searched about each expected one: a camera turned by
+#: 5 degrees moves a neighbour by 0.09.
+_REACH = 0.1
+#: Overlaps that are tried where the nominal one does not match; with the search they cover all from
+#: 0 to 0.55.
+OVERLAPS = (0.05, 0.15, 0.3, 0.45)
+#: Decimal logarithm of the probability of a false match, with its sign turned, that leaves no
+#: doubt: the one overlap with tissue of 38 x 192 px has 1.7, what a blank tile matches up to 0.6.
+_BEYOND_DOUBT = 2.0
+#: NCC above that of the best rival peak, times certainty, from which a match counts.
+CLEAR = 0.05
 #: Pairs of neighbours compared along each stage axis: the most textured ones decide.
-_PAIRS = 16
+PAIRS = 16
 #: Part of a side by which neighbours may lie across, where they are found nowhere else: rows that
 #: run slantwise.
 _SLANTS = (-0.4, -0.2, 0.2, 0.4)
-#: Part of a side from which tiles are neighbours: nearer ones are one position imaged twice.
-_NEAREST = 0.05
-#: Clearness (as :data:`.neighbour_pairs.CLEAR`) from which a match contradicts another direction,
+#: Clearness (as :data:`CLEAR`) from which a match contradicts another direction,
 #: and from which one or two count alone: the only overlap with tissue of 38 x 192 px has 0.39, two
 #: tiles of different tissue up to 0.3.
 _SURE, ALONE = 0.4, 0.35
-#: Pairs, and share of matches among them, at the stated overlap from which no other direction is
+#: Pairs, and share of matches among them, at the nominal overlap from which no other direction is
 #: tried.
 _MANY, _MOST = 4, 0.8
 #: How many times the score in any other direction matches have in theirs: two tiles of different
@@ -39,10 +49,6 @@ _MANY, _MOST = 4, 0.8
 RIVAL_FACTOR = 2.0
 #: Part of the usual structure from which a tile has some.
 TEXTURED = 0.5
-#: Cosine of the rotation from which one axis that matches does not tell how the other lies.
-_UPRIGHT = 0.5
-#: Part of a side within which matches agree; stages miss their places by up to 0.03.
-_ALIKE = 0.03
 
 
 @dataclass(frozen=True)
@@ -81,8 +87,12 @@ class StageMap:
 
     @property
     def sure(self) -> bool:
-        """Whether it tells how both axes lie: one alone does not tell a mirror from a rotation."""
-        return not self.silent_axes or bool((np.diag(self.matrix) >= _UPRIGHT).all())
+        """Whether it tells how both axes lie: one alone does not tell a mirror from a rotation.
+
+        Of one axis alone the map must turn by less than 45 degrees.
+        """
+        upright = np.diag(self.matrix) > np.abs(np.diag(self.matrix[::-1]))
+        return not self.silent_axes or bool(upright.all())
 
     @property
     def largest_error_px(self) -> float:
@@ -125,6 +135,59 @@ class _Matches:
         return replace(self, agree=agree) if agree.any() else self
 
 
+def edge_strength(tiles: Image) -> Floats:
+    """Return the spread (n,) of differences between neighbouring pixels, a mark of structure.
+
+    >>> edge_strength(np.zeros((2, 8, 8), np.float32)).tolist()
+    [0.0, 0.0]
+    """
+    difference = tiles[:, 2:, 2:] - tiles[:, :-2, :-2]
+    return np.asarray(np.round(difference.std(axis=(1, 2)), 2), np.float64)
+
+
+def measure_pairs(
+    tiles: Image,
+    pairs: Ints,
+    direction: tuple[int, int],
+    places: Iterable[tuple[float, float]] | None = None,
+) -> tuple[Floats, Floats]:
+    """Return the displacement (m, 2) and score (m,) of pairs as if b lay in a direction of a.
+
+    Parameters
+    ----------
+    tiles : ndarray of float32, shape (n, y, x)
+        One plane of each tile, reduced in size at will.
+    pairs : ndarray of int64, shape (m, 2)
+        Numbers of tiles a and b.
+    direction : (int, int)
+        Axis of the image, and sign.
+    places : iterable of (float, float), optional
+        Overlaps, each with how far across b lies, as fractions of a side; by default those of
+        :data:`OVERLAPS`, and not across.
+    """
+    axis, sign = direction
+    shape = (int(tiles.shape[1]), int(tiles.shape[2]))
+    reach = _REACH * min(shape)
+    best = np.zeros(len(pairs))
+    displacement = np.zeros((len(pairs), 2))
+    for overlap, slant in places or ((overlap, 0.0) for overlap in OVERLAPS):
+        advance = np.full(2, slant * shape[1 - axis])
+        advance[axis] = shape[axis] * (1.0 - overlap)
+        for plan in plan_strips(np.stack([np.zeros(2), advance]), shape, reach):
+            window_a, window_b = plan.windows
+            for k, (a, b) in enumerate(pairs[:, ::sign].tolist()):
+                found = correlate_strips(
+                    tiles[a][window_a], tiles[b][window_b], plan.expected_px[0], reach, SIGMAS_PX[0]
+                )
+                doubt = -math.log10(found.false_match_probability)
+                certainty = min(doubt / _BEYOND_DOUBT, 1.0)
+                score = (found.score - found.second) * certainty
+                if score > best[k]:
+                    best[k] = score
+                    displacement[k] = sign * plan.displacement(found.shift_px)
+    return displacement, best
+
+
 def fit_stage_map(tiles: Image, nominal_px: Floats) -> StageMap | None:
     """Return the map from nominal to measured displacements; None where overlaps show none.
 
@@ -141,6 +204,7 @@ def fit_stage_map(tiles: Image, nominal_px: Floats) -> StageMap | None:
 
     Examples
     --------
+    >>> from scipy import ndimage
     >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(224, 224)), 2)
     >>> corners = np.array([(0, 0), (0, 96), (96, 0), (96, 96)])
     >>> tiles = np.stack([scene[y : y + 128, x : x + 128] for y, x in corners])
@@ -152,9 +216,9 @@ def fit_stage_map(tiles: Image, nominal_px: Floats) -> StageMap | None:
     found: list[_Matches] = []
     compared = axes = 0
     for axis in (0, 1):
-        pairs = neighbours_along(nominal, axis, _NEAREST * min(tiles.shape[1:]))
+        pairs = neighbours_along(nominal, axis, NEAREST * min(tiles.shape[1:]))
         weakest = strength[pairs].min(axis=1) if len(pairs) else np.zeros(0)
-        pairs = pairs[np.argsort(-weakest, kind="stable")[:_PAIRS]]
+        pairs = pairs[np.argsort(-weakest, kind="stable")[:PAIRS]]
         axes += bool(len(pairs))
         textured = (strength[pairs] >= TEXTURED * np.median(strength)).all(axis=1)
         matches = _best_direction(tiles, nominal, pairs, axis) if len(pairs) else None
@@ -162,7 +226,7 @@ def fit_stage_map(tiles: Image, nominal_px: Floats) -> StageMap | None:
         compared += int((textured | (matches.agree if matches else False)).sum())
     if not found:
         return None
-    near = _ALIKE * min(tiles.shape[1:])
+    near = SEARCHED * min(tiles.shape[1:])
     # Of steps that differ the map itself shows which do not agree.
     rough = _solve([m.median() for m in found])
     found = [m.within(rough, near) for m in found]
@@ -180,7 +244,7 @@ def _standard_error(matches: _Matches, few_px: float) -> float:
     away = (matches.displacement - matches.step)[matches.agree]
     if len(away) < 3:
         return few_px
-    spread = 1.4826 * np.median(np.abs(away - np.median(away, axis=0)), axis=0)
+    spread = mad_sigma(away - np.median(away, axis=0), axis=0)
     return float(spread.max()) / math.sqrt(len(away))
 
 
@@ -188,8 +252,17 @@ def displaced_tiles(tiles: Image, nominal_px: Floats, found: StageMap) -> dict[i
     """Return tiles that lie elsewhere than others of the map, each with how far off (y, x) it is.
 
     At least two overlaps must show the same. They are searched for up to half a side away.
-    ``found`` is the map of these tiles, by :func:`fit_stage_map` with the same arguments.
 
+    Parameters
+    ----------
+    tiles, nominal_px
+        As of :func:`fit_stage_map`.
+    found : StageMap
+        The map of these tiles.
+
+    Examples
+    --------
+    >>> from scipy import ndimage
     >>> scene = ndimage.gaussian_filter(np.random.default_rng(0).normal(size=(320, 320)), 2)
     >>> corners = np.array([(y, x) for y in (0, 96, 192) for x in (0, 96, 192)])
     >>> tiles = np.stack([scene[y : y + 128, x : x + 128] for y, x in corners])
@@ -200,20 +273,20 @@ def displaced_tiles(tiles: Image, nominal_px: Floats, found: StageMap) -> dict[i
     {4: [-20.0, -20.0]}
     """
     shape = np.array(tiles.shape[1:])
-    near = _ALIKE * float(shape.min())
+    near = SEARCHED * float(shape.min())
     offsets: dict[int, list[Floats]] = defaultdict(list)
     for nominal_step, moved in zip(found.step_px, found.moved_px, strict=True):
         pairs = neighbours_along(
-            nominal_px, int(np.argmax(np.abs(nominal_step))), _NEAREST * float(shape.min())
+            nominal_px, int(np.argmax(np.abs(nominal_step))), NEAREST * float(shape.min())
         )
         axis = int(np.argmax(np.abs(moved) / shape))
         direction = axis, int(np.sign(moved[axis]))
         expected = (nominal_px[pairs[:, 1]] - nominal_px[pairs[:, 0]]) @ found.matrix.T
-        beside = direction[1] * moved[1 - axis] / shape[1 - axis]
-        here = [(1.0 - abs(moved[axis]) / shape[axis], beside)]
+        slant = direction[1] * moved[1 - axis] / shape[1 - axis]
+        here = [(1.0 - abs(moved[axis]) / shape[axis], slant)]
         matches = _matches(tiles, pairs, expected, direction, here)
         off = np.abs(matches.displacement - expected).max(axis=1)
-        rest = np.flatnonzero((matches.score <= CLEAR) | (off > near))[: 2 * _PAIRS]
+        rest = np.flatnonzero((matches.score <= CLEAR) | (off > near))[: 2 * PAIRS]
         if not len(rest):
             continue
         places = [(overlap, slant) for overlap in OVERLAPS for slant in (0.0, *_SLANTS)]
@@ -242,10 +315,10 @@ def _best_direction(tiles: Image, nominal: Floats, pairs: Ints, axis: int) -> _M
     """Return the matches in the direction in which most agree; None where too few do."""
     shape = (int(tiles.shape[1]), int(tiles.shape[2]))
     step = nominal[pairs[:, 1]] - nominal[pairs[:, 0]]
-    stated = 1.0 - float(np.median(np.abs(step[:, axis]))) / shape[axis]
+    overlap = 1.0 - float(np.median(np.abs(step[:, axis]))) / shape[axis]
     tried: list[_Matches] = []
-    if 0.0 < stated < 0.9:
-        tried.append(_matches(tiles, pairs, step, (axis, 1), [(stated, 0.0)]))
+    if 0.0 < overlap < 0.9:
+        tried.append(_matches(tiles, pairs, step, (axis, 1), [(overlap, 0.0)]))
         if len(pairs) >= _MANY and tried[0].agree.mean() >= _MOST:
             return tried[0]
     # Where more is searched, a few matches alone are no evidence.
@@ -272,7 +345,7 @@ def _clear_best(tried: list[_Matches], count: int) -> _Matches | None:
 
 
 def _contradicting(matches: _Matches, moved_px: Floats, near_px: float) -> list[tuple[int, int]]:
-    """Return pairs that lie elsewhere, a step of the grid apart: chance matches lie anywhere."""
+    """Return pairs that lie elsewhere, by a step of the grid: chance matches lie anywhere."""
     steps = np.concatenate([moved_px, -moved_px])
     away = np.abs(matches.elsewhere[:, None, :] - steps[None, :, :]).max(axis=2).min(axis=1)
     return [(int(a), int(b)) for a, b in matches.pairs[(away <= near_px) & ~matches.agree]]
@@ -309,9 +382,9 @@ def _agreement(step: Floats, displacement: Floats, score: Floats, side: int) -> 
     """Return the largest set of clear matches that one map explains."""
     length = np.hypot(*step.T)
     ratio = displacement / length[:, None]
-    apart = np.abs(ratio[:, None, :] - ratio[None, :, :]).max(axis=2) * length[:, None]
+    distance = np.abs(ratio[:, None, :] - ratio[None, :, :]).max(axis=2) * length[:, None]
     clear = score > CLEAR
-    alike = (apart <= _ALIKE * side) & clear[None, :] & clear[:, None]
+    alike = (distance <= SEARCHED * side) & clear[None, :] & clear[:, None]
     most = int(np.argmax(np.round(alike @ score, 4)))
     return np.asarray(alike[most])
 

@@ -39,10 +39,6 @@ _NEWTON_STEPS = 3
 _TAPER_PX = 6
 
 
-#: What :func:`subpixel` returns where there is no peak.
-_NO_PEAK = np.zeros(2), np.zeros(2), 0.0
-
-
 class StripShift(NamedTuple):
     """Shift between two strips by correlation; pixels are those of tiles.
 
@@ -116,7 +112,8 @@ def correlate_strips(
         return StripShift(STRIDE * expected[::turn], 0.0, 0.0, np.zeros(2), 0.0, 1.0)
     a, b = shared(a, b, peak.shift)
     chance = false_match_probability(peak.height, null, count_objects(a, b))
-    delta, curvature, score = subpixel(a, b) if chance < 1 else _NO_PEAK
+    found = subpixel(a, b) if chance < 1 else None
+    delta, curvature, score = found or (np.zeros(2), np.zeros(2), 0.0)
     return StripShift(
         STRIDE * (np.array(peak.shift) + delta)[::turn],
         max(peak.score, score),
@@ -256,7 +253,7 @@ def _energy(image: Image, along: NDArray[np.int64], across: NDArray[np.int64]) -
     return np.asarray(np.maximum(inside + total[np.ix_(y0, x0)], 0.0))
 
 
-def subpixel(a: Image, b: Image) -> tuple[Floats, Floats, float]:
+def subpixel(a: Image, b: Image) -> tuple[Floats, Floats, float] | None:
     """Find the peak of the band-limited correlation of two images near shift 0 by Newton's method.
 
     Derivatives come from the cross-spectrum and are exact, where finite differences of
@@ -275,9 +272,9 @@ def subpixel(a: Image, b: Image) -> tuple[Floats, Floats, float]:
     delta : ndarray of float64, shape (2,)
         Shift (y, x) in pixels, ``a[p + delta] == b[p]``.
     curvature : ndarray of float64, shape (2,)
-        Minus the second derivative of the normalised correlation, px⁻²; 0 where there is no peak.
+        Minus the second derivative of the normalised correlation, px⁻².
     score : float
-        The normalised correlation.
+        The normalised correlation. None is returned where there is no peak within a pixel.
     """
     shape = fast_len(a.shape[0]), fast_len(a.shape[1])
     frequency = 2.0 * np.pi * np.fft.fftfreq(shape[0]), 2.0 * np.pi * np.fft.rfftfreq(shape[1])
@@ -291,7 +288,7 @@ def subpixel(a: Image, b: Image) -> tuple[Floats, Floats, float]:
         tapered = b * _taper(b.shape, delta)
         energy = math.sqrt(energy_a * float(np.vdot(tapered, tapered)))
         if energy <= _FLAT * a.size:
-            return _NO_PEAK
+            return None
         cross = spectrum * scipy.fft.rfft2(tapered, s=shape).conj()
         left, right = (
             (power * np.exp(1j * d * k)).astype(np.complex64)
@@ -303,9 +300,9 @@ def subpixel(a: Image, b: Image) -> tuple[Floats, Floats, float]:
         bend = np.array([[moment[2, 0], moment[1, 1]], [moment[1, 1], moment[0, 2]]]).real
         curvature = np.diag(bend)
         if (curvature <= 0).any() or np.linalg.det(bend) <= 1e-6 * curvature.prod():
-            return _NO_PEAK
+            return None
         delta = delta + np.clip(np.linalg.solve(bend, gradient), -0.5, 0.5)
-    return (delta, curvature, float(moment[0, 0].real)) if np.abs(delta).max() <= 1.0 else _NO_PEAK
+    return (delta, curvature, float(moment[0, 0].real)) if np.abs(delta).max() <= 1.0 else None
 
 
 def _taper(shape: tuple[int, ...], delta: Floats) -> Image:

@@ -1,4 +1,4 @@
-"""In which order a microscope took numbered tiles: for which grids their overlaps speak."""
+"""Infer grid size and scan order of numbered tiles from their overlaps."""
 
 from __future__ import annotations
 
@@ -8,28 +8,33 @@ from typing import NamedTuple
 import numpy as np
 
 from tilewright.kernels.backend import Bools, Floats, Ints
-from tilewright.kernels.tile_positions.neighbour_pairs import CLEAR, edge_strength, measure_pairs
-from tilewright.kernels.tile_positions.stage_map import ALONE, RIVAL_FACTOR, TEXTURED
+from tilewright.kernels.tile_positions.stage_map import (
+    ALONE,
+    CLEAR,
+    PAIRS,
+    RIVAL_FACTOR,
+    TEXTURED,
+    edge_strength,
+    measure_pairs,
+)
 from tilewright.kernels.tile_positions.strip_correlation import Image
 from tilewright.kernels.tile_positions.tile_order import LAYOUTS, tile_places
 
 #: Directions (axis, sign) in which a tile may lie of the one before.
 _DIRECTIONS = ((1, 1), (1, -1), (0, 1), (0, -1))
-#: Pairs of neighbouring runs compared of each grid: the most textured ones decide.
-_PAIRS = 16
-#: Grids of which neighbouring runs are compared: a raster's consecutive tiles speak for two, up and
-#: down, of each length of run that blank tiles leave open.
+#: Grids of which neighbouring runs are compared: a raster's consecutive tiles agree with two, up
+#: and down, of each length of run that blank tiles leave open.
 _LEADING = 8
-#: Share of the votes up to which overlaps may show something else, share of the overlaps that must
-#: speak for a grid, and part of the lead of the first grid up to which the next one has some. Of
-#: 120 new sets (1 x 4 to 6 x 5 tiles, sparse, a tile lost) 61 were sure with these, none of them
+#: Share of the votes up to which overlaps may contradict, share of the overlaps that must agree
+#: with a grid, and part of the lead of the first grid up to which the next one has some. Of 120 new
+#: made mosaics (1 x 4 to 6 x 5 tiles, sparse, a tile lost) 61 were sure with these, none of them
 #: wrong. With half as many against 58 were sure (small rasters were not); with 0.6 of the overlaps
-#: 62, 1 of them wrong; with 0.9 57. Of 82 further sets 43 were sure, none of them wrong.
+#: 62, 1 of them wrong; with 0.9 57. Of 82 further ones 43 were sure, none of them wrong.
 _AGAINST, _MANY, _NEXT = 0.2, 0.75, 0.75
 
 
 class GridVotes(NamedTuple):
-    """A grid of tiles with an order, and how many overlaps speak for it.
+    """A grid of tiles with an order, and how many overlaps agree with it.
 
     Attributes
     ----------
@@ -53,7 +58,7 @@ class GridVotes(NamedTuple):
 
     @property
     def lead(self) -> int:
-        """Votes less overlaps that show something else, or nothing."""
+        """Votes less overlaps that contradict them, or show nothing."""
         return 2 * self.votes - self.compared
 
     def __str__(self) -> str:
@@ -61,7 +66,7 @@ class GridVotes(NamedTuple):
 
 
 def rank_grids(tiles: Image, sizes: Iterable[tuple[int, int]], numbers: Ints) -> list[GridVotes]:
-    """Return grids with their orders, those for which most overlaps speak first.
+    """Return grids with their orders, those with which most overlaps agree first.
 
     Consecutive tiles are compared in all directions, and neighbouring runs of the leading grids.
     Grids that put every tile into the same place count once.
@@ -88,18 +93,18 @@ def rank_grids(tiles: Image, sizes: Iterable[tuple[int, int]], numbers: Ints) ->
     textured = strength >= TEXTURED * np.quantile(strength, 0.75)
     first = np.flatnonzero(np.diff(numbers) == 1)
     runs = np.stack([first, first + 1], axis=1)
-    label = _directions(tiles, runs, textured)
+    measured = _directions(tiles, runs, textured)
     grids: dict[bytes, GridVotes] = {}
     for rows, cols in sizes:
         for name in LAYOUTS:
             places = np.array(tile_places(name, rows, cols), np.int64)[numbers]
             places = places - places.min(axis=0)
-            grid = GridVotes(rows, cols, name, places, *_votes(runs, label, textured, places))
+            grid = GridVotes(rows, cols, name, places, *_votes(runs, measured, textured, places))
             grids.setdefault(places.tobytes(), grid)
     ranked = sorted(grids.values(), key=lambda grid: -grid.lead)
     leading = []
     for grid in ranked[:_LEADING]:
-        pairs = _beside(grid.places, strength)
+        pairs = _other_neighbours(grid.places, strength)
         more = _votes(pairs, _directions(tiles, pairs, textured), textured, grid.places)
         votes = (a + b for a, b in zip(grid[-3:], more, strict=True))
         leading.append(GridVotes(*grid[:4], *votes))
@@ -107,7 +112,7 @@ def rank_grids(tiles: Image, sizes: Iterable[tuple[int, int]], numbers: Ints) ->
 
 
 def is_sure(ranked: Sequence[GridVotes]) -> bool:
-    """Return whether nearly all overlaps speak for the first grid, and fewer for the next.
+    """Return whether nearly all overlaps agree with the first grid, and fewer with the next.
 
     All must where the last run is shorter, and where there is one run.
 
@@ -121,7 +126,7 @@ def is_sure(ranked: Sequence[GridVotes]) -> bool:
         return False
     if best.rows * best.cols == len(best.places) and min(best[:2]) > 1:
         return best.against <= _AGAINST * best.votes and best.votes >= _MANY * best.compared
-    # A scan that lost a tile and was numbered on looks so up to the tile, or behind it.
+    # A scan that lost a tile and was numbered on agrees up to that tile, or after it.
     return best.votes == best.compared >= len(best.places) - 1
 
 
@@ -136,18 +141,18 @@ def _directions(tiles: Image, pairs: Ints, textured: Bools) -> Ints:
     return np.where(clear, score.argmax(axis=0), -1)
 
 
-def _votes(pairs: Ints, label: Ints, textured: Bools, places: Ints) -> tuple[int, int, int]:
-    """Return how many pairs speak for places, against them, and are compared."""
+def _votes(pairs: Ints, measured: Ints, textured: Bools, places: Ints) -> tuple[int, int, int]:
+    """Return how many pairs agree with places, contradict them, and are compared."""
     steps = np.array([np.eye(2, dtype=np.int64)[axis] * sign for axis, sign in _DIRECTIONS])
     alike = (places[pairs[:, 1]] - places[pairs[:, 0]])[:, None] == steps
     predicted = np.where(alike.all(axis=2).any(axis=1), alike.all(axis=2).argmax(axis=1), -1)
-    clear = label >= 0
+    clear = measured >= 0
     compared = (clear | textured[pairs].all(axis=1)) & (clear | (predicted >= 0))
-    agreeing, against = clear & (predicted == label), clear & (predicted != label)
+    agreeing, against = clear & (predicted == measured), clear & (predicted != measured)
     return int(agreeing.sum()), int(against.sum()), int(compared.sum())
 
 
-def _beside(places: Ints, strength: Floats) -> Ints:
+def _other_neighbours(places: Ints, strength: Floats) -> Ints:
     """Return the most textured pairs (m, 2) of neighbours that are not consecutive."""
     at = {(int(row), int(col)): k for k, (row, col) in enumerate(places)}
     pairs = [
@@ -157,4 +162,4 @@ def _beside(places: Ints, strength: Floats) -> Ints:
         if (row + down, col + 1 - down) in at and abs(at[row + down, col + 1 - down] - k) > 1
     ]
     found = np.array(pairs, np.int64).reshape(-1, 2)
-    return found[np.argsort(-strength[found].min(axis=1), kind="stable")][:_PAIRS]
+    return found[np.argsort(-strength[found].min(axis=1), kind="stable")][:PAIRS]

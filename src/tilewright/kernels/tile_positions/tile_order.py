@@ -47,7 +47,7 @@ def grid_places(
     """Return (row, col) of tiles known by their (y, x) stage positions.
 
     Two positions share a row when no gap of more than a quarter of a tile lies between
-    them: stages repeat to a few pixels, and neighbours are at least half a tile apart at
+    them: stages repeat to a few pixels, and the distance of neighbours is at least half a tile at
     any useful overlap. A gap of several steps leaves rows empty, so a hole stays a hole.
 
     >>> grid_places([(0.0, 90.0), (2.0, 0.0), (181.0, 90.0), (90.0, 0.0)], (100, 100))

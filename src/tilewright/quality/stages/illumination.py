@@ -30,11 +30,13 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     if "positions" in files:
         positions = read_positions(Path(files["positions"]), context.sample)
         context = replace(context, tiles=len(positions.row))
-    ratio, error = record.get("heldout_log_ratio"), record.get("flat_error")
-    held_out = f"method {_method(record)}" if ratio is not None else "too few overlaps with tissue"
+    difference, error = record.get("heldout_difference"), record.get("flat_error")
+    held_out = (
+        f"method {_method(record)}" if difference is not None else "too few overlaps with tissue"
+    )
     missing = "" if error is not None else "too few overlaps and tiles with light to estimate it by"
     items = [
-        context.evaluate("heldout_log_ratio", ratio, held_out),
+        context.evaluate("heldout_difference", difference, held_out),
         context.evaluate("flat_error", error, missing),
         context.evaluate("offset_excess", record.get("offset_excess")),
         context.evaluate("equal_neighbours", record.get("equal_neighbours")),

@@ -21,8 +21,9 @@ _TEXTURE_SHARE = 0.1
 _UNLIKE, _ALIKE = 0.4, 0.6
 #: Share of an overlap that may be padding of either tile: filled in, it agrees without a shift.
 _MOST_PADDING = 0.25
-#: Cells in an overlap below which their median is no brightness.
-_LEAST_CELLS = 4
+#: Values below which their median is none: the brightness of cells in an overlap, the magnification
+#: of the overlaps of a channel.
+LEAST_VALUES = 4
 #: Share of the channel's bright cells from which a cell has light enough for a ratio.
 _CELL_LIGHT = 0.2
 #: Floor of the fainter brightness as a share of the brighter one, so that a dark tile has a finite
@@ -57,10 +58,24 @@ class Overlap:
 def compare_tiles(
     reading: ChannelReading, plans: Sequence[StripPlan], place_px: Floats
 ) -> list[Overlap]:
-    """Compare the textures of tiles at their places (n, 2).
+    """Compare the textures of tiles where they overlap at their places.
 
     Noise that neighbouring pixels share passes for texture; so the channel's stronger overlaps say
     what texture is.
+
+    Parameters
+    ----------
+    reading : ChannelReading
+        Strips and padding of one channel.
+    plans : sequence of StripPlan
+        The overlaps of its strips.
+    place_px : ndarray of float64, shape (n, 2)
+        Position (y, x) of each tile.
+
+    Returns
+    -------
+    list of Overlap
+        In the order of the plans, without overlaps that are narrow or mostly padding.
     """
     found: list[tuple[tuple[int, int], StripAgreement, float]] = []
     for plan, first, second in zip(plans, reading.firsts, reading.seconds, strict=True):
@@ -136,7 +151,7 @@ def tile_brightness(
     ratios: dict[int, list[float]] = {}
     for number in np.unique(edge).tolist():
         own = ratio[edge == number]
-        if len(own) >= _LEAST_CELLS:
+        if len(own) >= LEAST_VALUES:
             middle = float(np.median(own))
             for tile, sign in zip(measures.pairs[number].tolist(), (1, -1), strict=True):
                 ratios.setdefault(tile, []).append(sign * middle)

@@ -16,17 +16,22 @@ from tqdm import tqdm
 from tilewright.io.inputs.raw_pixels import has_structure
 from tilewright.io.results.zarr_store import stack_on_disk
 from tilewright.kernels.backend import Region
-from tilewright.kernels.camera import Top, equal_neighbours, top_of
-from tilewright.kernels.camera_defects import (
+from tilewright.kernels.camera import (
     SAMPLE_PLANES,
     SAMPLE_TILES,
     CameraDefects,
+    Top,
+    equal_neighbours,
     find_defects,
+    top_of,
 )
-from tilewright.kernels.camera_lines import remove_lines
 from tilewright.kernels.padding import fill, padding
-from tilewright.kernels.tile_positions.displacements import Strips, flatten
-from tilewright.kernels.tile_positions.overlap_strips import StripPlan
+from tilewright.kernels.tile_positions.overlap_strips import (
+    StripPlan,
+    Strips,
+    flatten,
+    remove_lines,
+)
 from tilewright.stages.illumination.binned_tiles import BinnedTiles
 from tilewright.stages.tile_planes import TileSource
 
@@ -50,6 +55,8 @@ class ChannelReading:
     firsts, seconds : list[Strips]
         Strips of tiles a and of tiles b, (m, y, x) for each plan: means over planes, defects
         repaired, divided by a flat-field of their own.
+    binned : BinnedTiles
+        All tiles, reduced.
     defects : CameraDefects | None
         Of the camera; None where there are too few tiles to tell.
     bare : bool (n,)
@@ -87,7 +94,7 @@ def read_channel(
     Parameters
     ----------
     plans : sequence of StripPlan
-        Which strips of the tiles are kept.
+        Which strips of the tiles are stored.
     planes : int
         How many evenly spaced z-planes are read.
     saturation_counts : float, optional
@@ -111,25 +118,29 @@ def read_channel(
         found = list(tqdm(results, "calibrate: tiles", count, mininterval=5))
     rounds = [[found[t].planes[z[k]] for t, z in samples.items()] for k in range(len(samples[0]))]
     defects = find_defects(rounds)
+    _remove_camera(plans, firsts, seconds, defects, tiles.shape[1:])
+    tops = [top for one in found for top in one.tops]
+    equal = [share for one in found for share in one.equal_neighbours]
+    binned = binned.measured(saturation_counts, tops, equal)
+    return ChannelReading(firsts, seconds, binned, defects, np.array([one.bare for one in found]))
+
+
+def _remove_camera(
+    plans: Sequence[StripPlan],
+    firsts: Sequence[Strips],
+    seconds: Sequence[Strips],
+    defects: CameraDefects | None,
+    shape_px: tuple[int, int],
+) -> None:
+    """Repair defects in all strips, and take their flat-field and the camera's lines off."""
     for plan, *both in zip(plans, firsts, seconds, strict=True):
         for strips, window in zip(both, plan.windows, strict=True):
             if defects is not None:
-                repair = defects.within(tiles.shape[1:], window).repair
+                repair = defects.within(shape_px, window).repair
                 for i in range(len(plan.pairs)):
                     strips[i] = repair(strips[i])
             flatten(strips)
             remove_lines(strips)
-    return ChannelReading(
-        firsts,
-        seconds,
-        binned.measured(
-            saturation_counts,
-            [top for one in found for top in one.tops],
-            [share for one in found for share in one.equal_neighbours],
-        ),
-        defects,
-        np.array([one.bare for one in found]),
-    )
 
 
 def _read_tile(

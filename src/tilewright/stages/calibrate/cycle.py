@@ -3,7 +3,7 @@
 The tiles of each channel are read once. Those of the reference channel place the tiles; at these
 places overlaps tell flat-fields and camera offsets, and whether neighbours show the same.
 
-Numbers of a channel beside those of :mod:`tilewright.stages.illumination.estimate`: ``defects``
+Numbers of a channel, with those of :mod:`tilewright.stages.illumination.estimate`: ``defects``
 (flat indices of the camera's defective pixels, null where too few tiles tell) and ``samples``, by
 the name of each:
 
@@ -27,10 +27,16 @@ from numpy.typing import NDArray
 from tilewright.errors import ProcessingError
 from tilewright.io.results.illumination import Illumination
 from tilewright.io.results.positions import Positions
-from tilewright.kernels.camera_defects import CameraDefects
+from tilewright.kernels.camera import CameraDefects
+from tilewright.kernels.noise import mad_sigma
 from tilewright.kernels.tile_positions.overlap_strips import StripPlan, plan_strips
 from tilewright.kernels.tile_positions.position_solve import FALSE_MATCH_PROBABILITY
-from tilewright.stages.calibrate.agreement import Overlap, compare_tiles, tile_brightness
+from tilewright.stages.calibrate.agreement import (
+    LEAST_VALUES,
+    Overlap,
+    compare_tiles,
+    tile_brightness,
+)
 from tilewright.stages.calibrate.channel_reading import (
     ChannelReading,
     read_channel,
@@ -39,9 +45,6 @@ from tilewright.stages.illumination.binned_tiles import TileMeasures, measure_ti
 from tilewright.stages.illumination.estimate import Method, estimate_channels
 from tilewright.stages.tile_planes import TileSource
 from tilewright.stages.tile_positions.locate import TileLocations, locate
-
-#: Overlaps below which their median is no magnification.
-_LEAST_OVERLAPS = 4
 
 
 @dataclass(frozen=True)
@@ -60,25 +63,33 @@ class Calibration:
     channels: list[tuple[Illumination, dict[str, Any]]]
 
 
+@dataclass(frozen=True)
+class CalibrationSettings:
+    """How a cycle is calibrated.
+
+    ``max_shift_px``, ``false_match_probability``, ``method``, ``offset_counts`` and
+    ``saturation_counts`` are keys of the configuration, see :mod:`tilewright.config.settings`; None
+    is ``auto``. ``planes`` is how many evenly spaced z-planes are read.
+    """
+
+    max_shift_px: float | None = None
+    false_match_probability: float = FALSE_MATCH_PROBABILITY
+    method: Method = "auto"
+    offset_counts: float | None = None
+    saturation_counts: float | None = None
+    planes: int = 5
+
+
 def calibrate(
     channels: Sequence[TileSource],
     reference: int,
     files: Sequence[tuple[str | Path | None, str | Path | None]],
+    settings: CalibrationSettings,
     *,
     workers: int = 1,
-    max_shift_px: float | None = None,
-    false_match_probability: float = FALSE_MATCH_PROBABILITY,
-    method: Method = "auto",
-    offset_counts: float | None = None,
-    saturation_counts: float | None = None,
-    planes: int = 5,
     scratch: Path | None = None,
 ) -> Calibration:
     """Calibrate the channels of one cycle of a scan.
-
-    ``max_shift_px``, ``false_match_probability``, ``method``, ``offset_counts`` and
-    ``saturation_counts`` are keys of the configuration, see :mod:`tilewright.config.settings`; None
-    is ``auto``.
 
     Parameters
     ----------
@@ -88,12 +99,17 @@ def calibrate(
         The channel by which tiles are placed.
     files : sequence of (path or None, path or None)
         For each channel the flat-field and dark-field TIFF of method ``file``.
+    settings : CalibrationSettings
+        Keys of the configuration.
     workers : int
         Threads.
-    planes : int
-        How many evenly spaced z-planes are read.
     scratch : Path, optional
         Folder for more than 256 MB of strips; without one memory holds all.
+
+    Returns
+    -------
+    Calibration
+        Positions by sample, and fields and numbers in the order of ``channels``.
 
     Raises
     ------
@@ -104,55 +120,64 @@ def calibrate(
     ValueError
         A position is not finite, or an option is out of range.
     """
-    tiles = channels[reference]
-    if not len(tiles.row):
-        raise ProcessingError("there is no tile to place; check the manifest")
-    plans = plan_strips(tiles.nominal_px, (tiles.shape[1], tiles.shape[2]), max_shift_px)
-    read = partial(
-        read_channel,
-        workers=workers,
-        plans=plans,
-        planes=planes,
-        saturation_counts=saturation_counts,
-        scratch=scratch,
-    )
-    reading = read(tiles, places_tiles=True)
-    strips = plans, reading.firsts, reading.seconds
-    located = locate(
-        tiles,
-        *strips,
-        workers=workers,
-        false_match_probability=false_match_probability,
-    )
-    positions = _of_scan(located)
-    measured = {reference: _measured(reading, plans, positions)}
-    del reading, strips
-    for k, other in enumerate(channels):
-        if k != reference:
-            measured[k] = _measured(read(other, places_tiles=False), plans, positions)
-    order = [measured[k] for k in range(len(channels))]
-    fields = estimate_channels(
-        [one.measures for one in order],
-        files,
-        method=method,
-        offset_counts=offset_counts,
-    )
-    return Calibration(
-        located,
-        [
-            (illumination, numbers | _numbers(tiles, one, illumination))
-            for one, (illumination, numbers) in zip(order, fields, strict=True)
-        ],
-    )
+    located, measured = _measure_channels(channels, reference, settings, workers, scratch)
+    measures, offset = [one.measures for one in measured], settings.offset_counts
+    fields = estimate_channels(measures, files, method=settings.method, offset_counts=offset)
+    numbered = [
+        (illumination, numbers | _numbers(tiles, one, illumination))
+        for tiles, one, (illumination, numbers) in zip(channels, measured, fields, strict=True)
+    ]
+    return Calibration(located, numbered)
 
 
 class _Measured(NamedTuple):
-    """What is kept of a channel until its flat-field is known."""
+    """What is stored of a channel until its flat-field is known."""
 
     measures: TileMeasures
     overlaps: list[Overlap]
     defects: CameraDefects | None
     bare: NDArray[np.bool_]
+
+
+def _measure_channels(
+    channels: Sequence[TileSource],
+    reference: int,
+    settings: CalibrationSettings,
+    workers: int,
+    scratch: Path | None,
+) -> tuple[dict[str, TileLocations], list[_Measured]]:
+    """Place the tiles by the reference channel, and measure all channels at these places.
+
+    The reading of one channel is in memory at a time.
+    """
+    tiles = channels[reference]
+    if not len(tiles.row):
+        raise ProcessingError("there is no tile to place; check the manifest")
+    plans = plan_strips(tiles.nominal_px, (tiles.shape[1], tiles.shape[2]), settings.max_shift_px)
+    read = partial(
+        read_channel,
+        plans=plans,
+        workers=workers,
+        planes=settings.planes,
+        saturation_counts=settings.saturation_counts,
+        scratch=scratch,
+    )
+    reading = read(tiles, places_tiles=True)
+    located = locate(
+        tiles,
+        plans,
+        reading.firsts,
+        reading.seconds,
+        workers=workers,
+        false_match_probability=settings.false_match_probability,
+    )
+    positions = _of_scan(located)
+    measured = {reference: _measured(reading, plans, positions)}
+    del reading
+    for k, other in enumerate(channels):
+        if k != reference:
+            measured[k] = _measured(read(other, places_tiles=False), plans, positions)
+    return located, [measured[k] for k in range(len(channels))]
 
 
 def _measured(
@@ -201,8 +226,9 @@ def _numbers(tiles: TileSource, one: _Measured, illumination: Illumination) -> d
 
 def _median_corner(corner_px: list[float]) -> list[float] | None:
     """Return the median of displacements and its standard error; None of fewer than four."""
-    if len(corner_px) < _LEAST_OVERLAPS:
+    if len(corner_px) < LEAST_VALUES:
         return None
     middle = float(np.median(corner_px))
-    spread = 1.4826 * float(np.median(np.abs(np.array(corner_px) - middle)))
+    spread = float(mad_sigma(np.array(corner_px) - middle))
+    # A median's standard error is 1.25 times a mean's.
     return [round(middle, 4), round(1.25 * spread / len(corner_px) ** 0.5, 4)]

@@ -15,13 +15,15 @@ from tilewright.io.results.illumination import CLIPPED_BELOW
 from tilewright.io.results.positions import Positions
 from tilewright.kernels.backend import Bools, Ints, cells
 from tilewright.kernels.camera import Top, detect_saturation
-from tilewright.kernels.illumination.binning import bin_tile, enlarge
+from tilewright.kernels.illumination.fixed_pattern import dust_sums
+from tilewright.kernels.illumination.flat_basis import enlarge
 from tilewright.kernels.illumination.overlap_cells import (
     OverlapCells,
+    bin_tile,
     measure_cells,
     overlapping_pairs,
 )
-from tilewright.kernels.illumination.sensor_dust import dust_sums
+from tilewright.kernels.noise import mad_sigma
 from tilewright.stages.tile_planes import TileSource
 
 #: Tiles are binned to at most this many pixels on the long side: 0.26 MB per tile and plane.
@@ -143,7 +145,7 @@ class TileMeasures:
     every_cell : OverlapCells
         Cells of all of them, also where tiles lie by the stage alone; ``edge`` indexes ``pairs``.
     dust : NDArray[np.float32]
-        What tiles without padding say of dust on the sensor: :func:`.sensor_dust.dust_sums`.
+        What tiles without padding say of dust on the sensor: :func:`.fixed_pattern.dust_sums`.
     factor : int
         Binning of the tiles that show it.
     """
@@ -244,8 +246,8 @@ def _pixel_noise(binned: NDArray[np.float32]) -> float:
     scatter = []
     for image in binned:
         step = image[1:] - image[:-1]
-        scatter.append(np.median(np.abs(step[:, 1:] - step[:, :-1]) / 2))
-    return float(np.percentile(scatter, 10)) / 0.6745
+        scatter.append(mad_sigma(step[:, 1:] - step[:, :-1]) / 2)
+    return float(np.percentile(scatter, 10))
 
 
 def overlap_cells(binned: BinnedTiles, positions: Positions) -> tuple[Ints, Bools, OverlapCells]:

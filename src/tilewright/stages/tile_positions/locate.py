@@ -11,18 +11,16 @@ from tqdm import tqdm
 from tilewright.io.results.positions import Edges, Positions, write_table, write_tile_configuration
 from tilewright.kernels.tile_positions.displacements import (
     Overlaps,
-    Strips,
     choose_sigma,
     measure_overlaps,
 )
-from tilewright.kernels.tile_positions.overlap_strips import StripPlan
+from tilewright.kernels.tile_positions.overlap_strips import StripPlan, Strips, searched_px
 from tilewright.kernels.tile_positions.position_solve import (
     FALSE_MATCH_PROBABILITY,
     Solution,
     solve_positions,
 )
 from tilewright.stages.tile_planes import TileSource
-from tilewright.stages.tile_positions.stage_check import searched_px
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,8 @@ def locate(
     plans : sequence of StripPlan
         Their overlaps.
     firsts, seconds : sequence of Strips, each (m, y, x)
-        Strips of tiles a and b of every plan, evenly lit, without the camera's lines.
+        Strips of tiles a and b of every plan, divided by their flat-field, without the camera's
+        lines.
     sigma_px : float, optional
         Width of the LoG; None is chosen.
     false_match_probability : float
@@ -92,7 +91,7 @@ def locate(
 
 
 def _of_tiles(overlaps: Overlaps, own: NDArray[np.int64]) -> Overlaps:
-    """Return the overlaps of some tiles, which are numbered anew."""
+    """Return the overlaps of some tiles, renumbered from 0."""
     chosen = np.isin(overlaps.pairs[:, 0], own)
     part = Overlaps(*(values[chosen] for values in vars(overlaps).values()))
     return replace(part, pairs=np.searchsorted(own, part.pairs))

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from tilewright.io.inputs.tiles import Tiles
 from tilewright.kernels.backend import cells
 from tilewright.kernels.padding import fill_padding
+from tilewright.kernels.tile_positions.overlap_strips import searched_px
 from tilewright.kernels.tile_positions.stage_map import StageMap, displaced_tiles, fit_stage_map
 from tilewright.runtime.text import few
 
@@ -17,14 +18,12 @@ from tilewright.runtime.text import few
 _MOST_TILES = 100
 #: Width to which tiles are reduced before they are compared.
 _WIDTH_PX = 400
-#: Part of a side over which places are searched: positions that are further off are refused.
-SEARCHED, LEAST_SEARCHED_PX = 0.03, 8.0
 #: Times that by which a single tile is off before it counts: the map of a few overlaps is a little
 #: off itself.
 _FAR = 2.0
 #: Share of overlaps that must agree where they contradict the table.
 _BELIEVED = 0.6
-#: Rotation of a camera that is said: less is searched for anyway.
+#: Rotation of a camera that is reported: less is searched for anyway.
 _TURNED_DEG, _SLANTED_DEG = 2.0, 4.0
 #: Overlaps that contradict positions, and their share of those that tell where tiles lie, from
 #: which the order of the tiles is wrong: tiles of a wrong order mostly do not overlap.
@@ -50,15 +49,6 @@ def reduce_tile(image: NDArray[Any]) -> NDArray[np.float32]:
 def reduction(width_px: int) -> int:
     """Return by how much :func:`reduce_tile` reduces."""
     return max(1, round(width_px / _WIDTH_PX))
-
-
-def searched_px(shape_px: tuple[int, int]) -> float:
-    """Return how far from its position a tile (y, x) is searched for by default.
-
-    >>> searched_px((2048, 2048)), searched_px((200, 200))
-    (61.44, 8.0)
-    """
-    return max(LEAST_SEARCHED_PX, SEARCHED * min(shape_px))
 
 
 def middle_tiles(nominal_px: NDArray[np.float64]) -> NDArray[np.int64]:
@@ -173,13 +163,13 @@ stage are swapped'
     """
     off = np.abs(found.moved_px - found.step_px).max(axis=1)
     k = int(np.argmax(np.round(off, 2)))
-    stated, measured = (
+    nominal, measured = (
         f"({round(y)}, {round(x)}) px"
         for y, x in (found.step_px[k] * factor, found.moved_px[k] * factor)
     )
     text = (
         f"{found.matched} of {found.compared} overlaps show neighbours at {measured} (y, x) "
-        f"instead of {stated}"
+        f"instead of {nominal}"
     )
     return text + (f": {what}" if (what := orientation(found.matrix)) else "")
 
