@@ -15,8 +15,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from tilewright.io.formats.common import natural_key
-from tilewright.io.formats.names import FIELDS, compile_pattern
+from tilewright.init.notes import values_text
+from tilewright.io.formats.names import FIELDS, compile_pattern, form_of
 from tilewright.runtime.text import few
 
 _SEPARATORS = re.compile(r"([/_ .-]+)")
@@ -138,7 +138,7 @@ def read_names(paths: Sequence[str], hints: Mapping[str, Iterable[str]]) -> Name
     if _is_sure(layout, len(paths)) and _reads_back(layout, paths):
         shown = {one.field: one.values for one in reversed(layout.columns) if one.field != "*"}
         order = [name for name in FIELDS if name in shown]
-        return Names(layout.pattern(), tuple(f"{n} ← {_range(shown[n])}" for n in order))
+        return Names(layout.pattern(), tuple(f"{n} ← {values_text(shown[n])}" for n in order))
     return Names(None, question=_question(layout, paths))
 
 
@@ -208,11 +208,6 @@ def _count_alike(split: Sequence[Sequence[str]]) -> int:
     return least - 1
 
 
-def form_of(text: str) -> str:
-    """Return a text with ``#`` for each number."""
-    return re.sub(r"\d+", "#", text)
-
-
 def _is_word(values: Sequence[str]) -> bool:
     """Return whether a part varies, and not only in its numbers."""
     return len({form_of(value) for value in values}) > 1
@@ -256,10 +251,9 @@ def _name_numbers(
 
 def _name_words(layout: _Layout) -> None:
     """Name words that are channels, as one of them is a stain or a filter."""
-    words = [one for one in layout.columns if one.is_word]
-    stains = [one for one in words if any(map(_STAIN.search, one.values))]
-    for one in stains[:1]:
-        one.field = "channel"
+    words = (one for one in layout.columns if one.is_word)
+    if stained := next((one for one in words if any(map(_STAIN.search, one.values))), None):
+        stained.field = "channel"
 
 
 def _agree(layout: _Layout) -> None:
@@ -284,11 +278,15 @@ def _drop_repeated(layout: _Layout, files: int) -> None:
     for one in layout.columns:
         place = not one.is_word and (one.is_place or one.letters in ("x", "y"))
         follows = any(_follows(one, [other]) for other in (named if place else cycle))
-        follows = follows or any(_count([one, other]) == _count([one]) for other in named
-                                 if _follows(one, [other]))  # fmt: skip
+        follows = follows or any(_is_renamed(one, other) for other in named)
         follows = follows or (bool(cycle) and _follows(one, of_cycle))
         if not one.field and (follows or (distinct and len(set(one.values)) == files)):
             one.field = "*"
+
+
+def _is_renamed(one: _Column, other: _Column) -> bool:
+    """Return whether each value of a column stands for one of another, which repeats."""
+    return _follows(one, [other]) and _count([one]) == _count([other])
 
 
 def _follows(one: _Column, others: Sequence[_Column]) -> bool:
@@ -323,8 +321,8 @@ def _is_sure(layout: _Layout, files: int) -> bool:
     alone = files == 1 and not fields
     if "region" in fields and not fields & {"tile", "row"}:
         return False  # positions may be pieces of tissue or tiles
-    if _holds_cycles(layout, "z") or _stains_twice(layout):
-        return False  # sections, regions
+    if _is_of_sections(layout) or _stains_twice(layout):
+        return False
     if "" in fields or not (fields or alone) or not grid or (named and _count(named) != files):
         return False
     if not fields & {"tile", "row"} and any(map(_counts_files, layout.of("channel"))):
@@ -332,10 +330,9 @@ def _is_sure(layout: _Layout, files: int) -> bool:
     return _combine(layout, "channel") and _combine(layout, "z")
 
 
-def _holds_cycles(layout: _Layout, field: str) -> bool:
-    """Return whether folders of a field are above those of the cycles."""
-    levels = [cycle.level for cycle in layout.of("cycle")]
-    return any(one.level < level for one in layout.of(field) for level in levels)
+def _is_of_sections(layout: _Layout) -> bool:
+    """Return whether folders numbered as z-planes are above those of the cycles."""
+    return any(z.level < one.level for z in layout.of("z") for one in layout.of("cycle"))
 
 
 def _stains_twice(layout: _Layout) -> bool:
@@ -386,21 +383,13 @@ def _reads_back(layout: _Layout, paths: Sequence[str]) -> bool:
     return True
 
 
-def _range(values: Sequence[str]) -> str:
-    """Return values as a range of numbers, or the first of some words."""
-    distinct = sorted(set(values), key=natural_key)
-    if all(value.isdecimal() for value in distinct) and len(distinct) > 2:
-        return f"{distinct[0]} … {distinct[-1]}"
-    return few(distinct, 6)
-
-
 def _question(layout: _Layout, paths: Sequence[str]) -> str:
     """Return what names leave open."""
     parts = []
     for one in layout.columns:
         if one.field != "*":
             kind = "words" if one.is_word else "numbers"
-            parts.append(f"{kind} {_range(one.values)}" + f" as {one.field}" * bool(one.field))
+            parts.append(f"{kind} {values_text(one.values)}" + f" as {one.field}" * bool(one.field))
     forms = Counter(map(form_of, paths))
     unlike = [path for path in paths if _UNLIKE * forms[form_of(path)] < max(forms.values())]
     away = f"move away {few(unlike, 3)}, named unlike most, or " * bool(unlike)

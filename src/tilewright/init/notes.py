@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from tilewright.io.formats.common import natural_key
+from tilewright.runtime.text import few
+
 
 @dataclass
 class Notes:
@@ -33,3 +36,11 @@ def rows_text(rows: Sequence[int]) -> str:
     """
     first, last = min(rows), max(rows)
     return f"row {first}" if first == last else f"rows {first} to {last}"
+
+
+def values_text(values: Sequence[str]) -> str:
+    """Return values as a range of numbers, or the first of some words."""
+    distinct = sorted(set(values), key=natural_key)
+    if all(value.isdecimal() for value in distinct) and len(distinct) > 2:
+        return f"{distinct[0]} … {distinct[-1]}"
+    return few(distinct, 6)

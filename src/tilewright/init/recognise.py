@@ -11,7 +11,7 @@ from typing import Any
 import yaml
 
 from tilewright.errors import RawDataError
-from tilewright.init.file_names import Names, form_of, read_names
+from tilewright.init.file_names import Names, read_names
 from tilewright.io.formats import FILES, containers, scan
 from tilewright.io.formats.common import (
     RawPlane,
@@ -22,7 +22,7 @@ from tilewright.io.formats.common import (
 )
 from tilewright.io.formats.located_images import COMPANION
 from tilewright.io.formats.macsima import parse_name
-from tilewright.io.formats.names import CODEX
+from tilewright.io.formats.names import CODEX, form_of
 from tilewright.io.formats.stitched import OTHER_SUFFIXES, is_stitched
 from tilewright.io.tiff.metadata import of_tiff
 from tilewright.runtime.text import count

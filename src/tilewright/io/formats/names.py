@@ -56,6 +56,11 @@ def compile_pattern(pattern: str) -> re.Pattern[str]:
     return re.compile(expression)
 
 
+def form_of(text: str) -> str:
+    """Return a text with ``#`` for each number."""
+    return re.sub(r"\d+", "#", text)
+
+
 def scan_pattern(raw_dir: str, options: ScanOptions) -> list[RawPlane]:
     """Return the planes whose path below ``raw_dir`` fits ``options.pattern``.
 
