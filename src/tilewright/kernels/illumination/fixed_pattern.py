@@ -25,8 +25,6 @@ _GROUPS = 5
 #: 45 clean sets got spots (0.3 and 0.5 % of the pixels), with 7 none; spots of 15 to 35 % on 36
 #: tiles have 10 to 22.
 _SIGMA, _EDGE_SIGMA = 7.0, 2.0
-#: Least share of the light that a spot takes: half of the weakest dust that was imaged.
-_LEAST = 0.05
 #: Standard deviation of the blur of the sums, in pixels.
 _BLUR_PX = 1.0
 #: Images count as empty up to this share of the way from the darkest to the brightest.
@@ -121,8 +119,7 @@ def find_dust(sums: NDArray[np.float32], offset_counts: float) -> SensorDust | N
     sigma = np.where(deviation < 0, -deviation, 0) / error
     agree = (group_deviation < deviation / 2).sum(axis=0) >= _GROUPS - 1
     sigma[~agree] = 0
-    deep = (deviation < -_LEAST) & (sigma > _SIGMA)
-    shown = ndimage.binary_propagation(deep, mask=sigma > _EDGE_SIGMA)
+    shown = ndimage.binary_propagation(sigma > _SIGMA, mask=sigma > _EDGE_SIGMA)
     if not shown.any():
         return None
     # The local mean holds the dust's own share.

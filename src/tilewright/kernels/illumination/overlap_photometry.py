@@ -118,9 +118,17 @@ def relative_difference(
     >>> relative_difference(cells, one, one, 100.0).round(3).tolist()
     [0.667]
     """
+    signal, value = _signal_and_difference(cells, flat_first, flat_second, offset_counts)
+    return np.asarray(value / np.maximum(signal, 1e-6))
+
+
+def _signal_and_difference(
+    cells: OverlapCells, flat_first: Floats, flat_second: Floats, offset_counts: float
+) -> tuple[Floats, Floats]:
+    """Return the specimen's brightness, and the first less the second tile, both corrected."""
     first, second = cells.first - offset_counts, cells.second - offset_counts
     signal = (first + second) / (flat_first + flat_second)
-    return np.asarray((first / flat_first - second / flat_second) / np.maximum(signal, 1e-6))
+    return signal, first / flat_first - second / flat_second
 
 
 def differences(
@@ -141,9 +149,7 @@ def differences(
     """
     flat_first = np.exp(log_flat(coefficient, cells.place_first))
     flat_second = np.exp(log_flat(coefficient, cells.place_second))
-    first, second = cells.first - offset_counts, cells.second - offset_counts
-    signal = (first + second) / (flat_first + flat_second)
-    value = first / flat_first - second / flat_second
+    signal, value = _signal_and_difference(cells, flat_first, flat_second, offset_counts)
     spread = scatter_by_signal(signal, value)
     weight = 1.0 / (1.0 + (0.5 * value / spread) ** 2) ** 2 if robust else np.ones_like(value)
     return Differences(cells, signal, value, spread, weight, 1.0 / flat_second - 1.0 / flat_first)

@@ -42,8 +42,6 @@ _PREFERENCE = 30.0
 #: 5 %, where BaSiC's was 14 and 7 % and vignetting 15 to 34. Nor do they show a preference: by
 #: chance two do in 9 %, four in 0.5 % of scans.
 MIN_TILES = 8
-#: Least part of a tile that is taken, and of the field that regions must show together.
-_LEAST, _LEAST_TOGETHER = 1 / 20, 1 / 2
 
 
 def tile_information(images: Floats, mean: Floats, *, tells_offset: bool) -> InformationForm:
@@ -182,9 +180,7 @@ def tissue_and_background(images: Floats) -> Floats | None:
             for region in (tissue, ~tissue)
         ]
     )
-    regions = regions[np.isfinite(regions).mean(axis=(1, 2)) >= _LEAST]
-    shown = np.isfinite(regions).any(axis=0).mean()
-    return regions if shown >= _LEAST_TOGETHER else None
+    return np.asarray(regions[np.isfinite(regions).any(axis=(1, 2))])
 
 
 def _preference(tissue: Floats) -> float:

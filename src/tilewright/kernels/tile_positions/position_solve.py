@@ -199,9 +199,7 @@ def solve_positions(
     chance, limit = overlaps.false_match_probability, false_match_probability
     accepted, probability = accept_edges(pairs, axis, offset, chance, max_shift_px, limit)
     stage = _stage_spread(design[accepted], prior, offset[accepted], max_shift_px)
-    return _solve(
-        nominal, model, prior, stage, pairs, offset, overlaps.sigma_px, accepted, probability
-    )
+    return _solve(nominal, model, prior, stage, overlaps, offset, accepted, probability)
 
 
 def _stage_model(nominal: Floats, row: Ints) -> Floats:
@@ -216,14 +214,13 @@ def _solve(
     model: Floats,
     prior: Floats,
     stage: float,
-    pairs: Ints,
+    overlaps: Overlaps,
     offset: Floats,
-    edge_sigma_px: Floats,
     accepted: Bools,
     probability: Floats,
 ) -> Solution:
     """Solve for the positions; edges that contradict the others are rejected, three times."""
-    count = len(nominal)
+    count, pairs, edge_sigma_px = len(nominal), overlaps.pairs, overlaps.sigma_px
     for last in (False, False, False, True):
         problem = _Problem(count, model, prior, stage, pairs[accepted])
         correction, weight, scale = problem.robust(offset[accepted], edge_sigma_px[accepted])

@@ -30,13 +30,11 @@ def evaluate(context: QcContext, files: Files) -> StageQc:
     if "positions" in files:
         positions = read_positions(Path(files["positions"]), context.sample)
         context = replace(context, tiles=len(positions.row))
-    difference, error = record.get("heldout_difference"), record.get("flat_error")
-    held_out = (
-        f"method {_method(record)}" if difference is not None else "too few overlaps with tissue"
-    )
+    rms, error = record.get("heldout_difference"), record.get("flat_error")
+    held_out = f"method {_method(record)}" if rms is not None else "too few overlaps with tissue"
     missing = "" if error is not None else "too few overlaps and tiles with light to estimate it by"
     items = [
-        context.evaluate("heldout_difference", difference, held_out),
+        context.evaluate("heldout_difference", rms, held_out),
         context.evaluate("flat_error", error, missing),
         context.evaluate("offset_excess", record.get("offset_excess")),
         context.evaluate("equal_neighbours", record.get("equal_neighbours")),

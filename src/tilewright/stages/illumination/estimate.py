@@ -55,10 +55,6 @@ _PART_OF_BOUND, _PART_ERROR = 0.8, 0.2
 #: Errors of offsets by overlaps are raised by this: of 150 sets the true ones were 2 times those of
 #: the fit.
 _OFFSET_CAUTION = 2.0
-#: Standard error, as a share of the darkest counts, up to which empty tiles count. Where
-#: tissue is in most of them it is over 1 (syn10), where they are empty 0.044 to 0.058 (brain
-#: tiles, by the order that they are read in and whether the lens was corrected).
-_EMPTY_TOLERANCE = 0.1
 #: A dark-field is taken from empty tiles if it is more than this share of their glow: a third on
 #: the brain tiles. It is 0.02 on syn10, whose camera has none; taken off, it gave 1.5 % for 0.6 %.
 _EMPTY_STRUCTURE = 0.05
@@ -228,7 +224,9 @@ def _with_dark_field(found: ChannelFit) -> ChannelFit:
     empty = empty_tiles(measures.blocks, found.fit.flat(shape).astype(np.float64))
     # Stray light of an empty tile is a part of its light.
     share = float(empty.structure_counts.std()) / max(empty.glow_counts, 1e-6)
-    sure = empty.error_counts <= _EMPTY_TOLERANCE * measures.darkest_counts
+    # Known better than before any fit. As a share of the darkest counts the error is over 1 where
+    # tissue is in most tiles (syn10), and 0.044 to 0.058 where they are empty (brain tiles).
+    sure = empty.error_counts <= _PART_ERROR * measures.darkest_counts
     if not sure or not _EMPTY_STRUCTURE < share < 1.0:
         return found
     known = empty.offset_counts, empty.error_counts, "empty tiles: what makes them even"
