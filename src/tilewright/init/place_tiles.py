@@ -251,9 +251,14 @@ def _correct(
         )
         return
     elif _far(placed, found):
-        stay = "not so in all cycles, so positions stay as they are"
-        then = stay if matrix is None else "the measured ones are written"
-        notes.warnings.append(f"{describe(found, placed.factor)} ({overlap}); {then}")
+        shown = f"{describe(found, placed.factor)} ({overlap})"
+        stay = f"{shown}; not so in all cycles, so positions stay as they are"
+        if matrix is not None:
+            notes.warnings.append(f"{shown}; the measured ones are written")
+        elif found.largest_error_px * placed.factor > searched_px(placed.tiles.shape_px):
+            placed.ask(f"y and x: {stay}: correct them if these are right", placed.tiles.names)
+        else:
+            notes.warnings.append(stay)
     else:
         agree = f"{found.matched} of {found.compared}"
         notes.findings.append(f"overlaps confirm the positions ({agree}), {overlap}")
