@@ -22,6 +22,7 @@ from tilewright.quality.results import (
 from tilewright.quality.summary import (
     stop_on_failure,
     trusted_markers,
+    verdict_line,
     write_summary,
     write_trusted_markers,
 )
@@ -108,6 +109,13 @@ def test_quality_files_come_back_as_they_were_written(tmp_path: Path) -> None:
     path.write_text('{"items": []}')
     with pytest.raises(ValueError, match=r"stitch\.json is no quality file"):
         read_qc(path)
+
+
+def test_the_end_of_a_run_counts_its_channels(tmp_path: Path) -> None:
+    table = tmp_path / "trusted_markers.csv"
+    table.write_text("marker,verdict\nCD3,fail\nDAPI,pass\nCD8,pass\n")
+    line = verdict_line(table, Path("report.html"))
+    assert line == f"quality by channel: 2 pass, 1 fail; see {table} and report.html"
 
 
 def summarise(folder: Path, items: list[QcResult]) -> list[dict[str, str]]:

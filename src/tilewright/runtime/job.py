@@ -121,14 +121,9 @@ def _device(log: Path, threads: int, resources: Mapping[str, Any]) -> Iterator[B
     if not resources.get("gpu"):
         yield cpu_backend(threads)
         return
-    from tilewright.runtime.job import leased_backend
-
     job = f"{log.parent.name}/{log.stem}"
     with leased_backend(job, resources["gpu_mem_mb"]) as backend:
         yield backend
-
-
-logger = logging.getLogger("tilewright")
 
 
 @contextlib.contextmanager

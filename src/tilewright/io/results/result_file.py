@@ -127,23 +127,20 @@ def compare_checksum(path: Path) -> bool:
 
 
 @contextlib.contextmanager
-def result_file_errors(path: str | Path, what: str, *, compares: bool = True) -> Iterator[None]:
-    """Raise what unexpected content causes as ResultFileError that names the file.
+def result_file_errors(path: str | Path, what: str) -> Iterator[None]:
+    """Compare a file with its checksum, and raise what unexpected content causes with its name.
 
     Parameters
     ----------
     what : str
         What the file should be; follows "is no".
-    compares : bool
-        Whether it is compared with its checksum first.
 
     Raises
     ------
     ResultFileError
         Its content is not as expected, or cannot be read.
     """
-    if compares:
-        compare_checksum(Path(path))
+    compare_checksum(Path(path))
     try:
         yield
     except ResultFileError:

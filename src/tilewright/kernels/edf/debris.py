@@ -120,11 +120,16 @@ def subtract_debris(
         source[y, x] = core * light[plane, y, x]
         wide = _around((y, x), top.shape)
         light[:, *wide] = _rest(light[:, *wide], saturated[:, *wide], source[wide], plane, model)
+    return _counts(stack, light, model), debris
+
+
+def _counts(stack: NDArray[Any], light: NDArray[np.float32], model: DebrisModel) -> NDArray[Any]:
+    """Return a stack whose usable planes show a light (usable z, y, x)."""
     out = stack.copy()
     for z, plane in zip(model.planes, light, strict=True):  # all at once would be three copies more
         counts = np.maximum(plane + np.float32(model.pedestal_counts), 0)
         out[z] = np.rint(counts) if out.dtype.kind in "ui" else counts
-    return out, debris
+    return out
 
 
 def _around(box: Region, shape: tuple[int, ...]) -> Region:
