@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.gpu_cases import cases
+from benchmarks.gpu_cases import cases
 from tilewright.kernels.backend import Backend, cpu_backend, gpu_backend
 
 _ENOUGH_S = 3.0

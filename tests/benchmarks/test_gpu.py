@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.gpu import difference
+from benchmarks.gpu_cases import cases
 from tests.conftest import REPO, STANDIN
-from tests.support.gpu_cases import cases
 from tilewright.kernels.backend import Backend
 
 KERNELS = "tilewright.kernels."
@@ -68,4 +68,4 @@ def test_every_kernel_that_a_stage_runs_on_a_device_is_compared() -> None:
         if on_a_device(*kernel)
     }
     assert len(used) > 15
-    assert not used - imported(REPO / "tests/support", "gpu_cases.py")
+    assert not used - imported(REPO / "benchmarks", "gpu_cases.py")

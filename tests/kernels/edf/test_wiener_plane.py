@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import fft
 
-from tests.support.gpu_cases import NOISE, wiener_of
+from benchmarks.gpu_cases import NOISE, wiener_of
 from tests.support.wiener_scene import ALL, PEDESTAL, SIZE, fine_psf, scene
 from tilewright.kernels.backend import Backend
 from tilewright.kernels.edf import channel_model
