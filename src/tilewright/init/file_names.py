@@ -36,7 +36,7 @@ _STAIN = re.compile(
 _COMPLETE = 0.75
 #: Share of the tiles of a cycle that each channel has at least; a copy of a file has one of 12.
 _LEAST = 0.5
-#: Times as many files as of its form have another form, from which a file is unlike the others.
+#: A file is unlike the others where another form of name has this many times as many files.
 _UNLIKE = 10
 
 
@@ -49,7 +49,7 @@ class Names:
     pattern : str or None
         As ``acquisition.pattern`` holds it; None where names leave it open.
     fields : tuple of str
-        A sentence part for each field, such as ``cycle ← R1, R2``.
+        A sentence part for each field, such as ``cycle ← 1, 2``.
     question : str
         What the names leave open, with the patterns that fit; empty where nothing.
     """

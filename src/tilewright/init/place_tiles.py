@@ -298,7 +298,7 @@ def _borrow(key: Key, placed: PlacedTiles, others: Mapping[Key, PlacedTiles]) ->
         if sure or (len(at) == len(placed.tiles.names) and not problem):
             where = f"cycle {other_key[1]}" if other_key[1] != key[1] else "another region"
             speak = f"{found.matched} of {found.compared}" if found else "no"
-            text = f"tiles lie as those of {where}, for which {speak} overlaps speak"
+            text = f"tiles lie as those of {where}, which {speak} overlaps confirm"
             (placed.notes.findings if sure else placed.notes.warnings).append(text)
             placed.source = "pixels"
             placed.notes.unknown.clear()

@@ -56,7 +56,7 @@ def tile_sets(
     for plane in planes:
         groups[plane.region, plane.cycle].append(plane)
     order = sorted(groups, key=lambda key: (key[1] != reference_cycle, key[1], key[0]))
-    first = {cycle: min(plane.channel for plane in groups[_, cycle]) for _, cycle in groups}
+    first = {cycle: min(plane.channel for plane in groups[at, cycle]) for at, cycle in groups}
     return {key: tile_set(groups[key], reference.get(key[1], first[key[1]])) for key in order}
 
 

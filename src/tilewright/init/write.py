@@ -47,20 +47,22 @@ def config_text(
         "method": "accelerated" if planes > 1 else "none",
         **{key: getattr(metadata, key) for key in ("pixel_um", *_OF_PSF)},
     }
-    lines, section = list[str](), ""
-    unknown: dict[str, int] = {}
-    for line in (FILES / "config.yaml").read_text("utf-8").splitlines():
-        section = line[:-1] if line.endswith(":") else section
-        field = re.search(r"{(\w+)}", line)
-        if field and field[1] in values and values[field[1]] is None:
-            if field[1] in ("tiles", "pattern"):
-                continue
-            if planes > 1 or field[1] == "pixel_um":
-                unknown[f"{section}.{field[1]}"] = len(lines) + 1
-                line = line.replace("# ", "# fill in: ")
-        lines.append(line)
+    needed = {"pixel_um", *(_OF_PSF if planes > 1 else ())}
+    template = (FILES / "config.yaml").read_text("utf-8")
+    for key, value in values.items():
+        if value is None and key in needed:
+            template = template.replace(f"{{{key}}}  # ", f"{{{key}}}  # fill in: ")
+        elif value is None:
+            template = re.sub(rf"(?m)^ *{key}: .*\n", "", template)
+    template = re.sub(r"\n\w+:\n(?=\n)", "", template)  # sections without keys
     texts = {key: _yaml(value) for key, value in values.items()}
-    return "\n".join([*lines, ""]).format(raw_dir=printable(recognised.folder), **texts), unknown
+    text = template.format(raw_dir=printable(recognised.folder), **texts)
+    unknown, section = dict[str, int](), ""
+    for number, line in enumerate(text.split("\n"), 1):
+        section = line[:-1] if line.endswith(":") else section
+        if found := re.match(r"  (\w+): null  # fill in: ", line):
+            unknown[f"{section}.{found[1]}"] = number
+    return text, unknown
 
 
 def questions(

@@ -45,8 +45,8 @@ MIN_TILES = 4
 _SIEVE_SCATTER = 4.0
 #: From its second lowest to its second highest, eight values of noise span 1.7 sigma.
 _RANGE_SIGMA = 1.7
-#: More sigma than this in one tile count as so many: of 16 tiles six must show a defect, however
-#: bright something is at that pixel of a few.
+#: More sigma than this in one tile count as so many: of 16 tiles more than six must show a defect,
+#: however bright something is at that pixel of a few.
 _MOST_SIGMA = 6.0
 #: Sum over the tiles, in standard errors. In 45 channels of phantoms 575 of 585 defects of 330 to
 #: 4000 counts reach it and no sound pixel does (at most 8.7). Of 360 choices of 4 to 32 real tiles

@@ -122,7 +122,7 @@ REASONS = {
 
 #: The best is the least.
 RANK: dict[Verdict, int] = {verdict: rank for rank, verdict in enumerate(get_args(Verdict))}
-#: Reason of a number that there is none of.
+#: Reason of a number that compares tiles, where there is a single one.
 NOT_APPLICABLE = "not_applicable"
 #: Stages whose locations are in the frame of the final image.
 REGISTERED = ("register", "subtract")
@@ -214,7 +214,7 @@ class QcContext:
 
     @property
     def name(self) -> str:
-        """The marker, or the channel where no marker is given."""
+        """The marker, or ``channel 1`` where no marker is given."""
         return self.marker or f"channel {self.channel}"
 
 

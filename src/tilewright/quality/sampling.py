@@ -25,8 +25,8 @@ CPU = cpu_backend()
 #: noise (an empty one reaches a contrast of about 2).
 NO_SIGNAL = 3.0
 NO_SIGNAL_DETAIL = "nothing stands out from the noise"
-#: Blur is looked for in so many blocks with tissue, a half of their side apart or more; as many as
-#: this must touch.
+#: Blur is looked for in at most so many blocks of this side with tissue, half a side or more from
+#: one to the next; as many as the last number must touch.
 _BLUR_BLOCKS, _BLUR_PX, _BLUR_LEAST = 512, 128, 3
 #: Blurred is less than this share of the usual focus: by 3 px it is 0.05, by 2 px 0.25. Of 6,400
 #: sound blocks of real nuclei and drawn markers 0.2 % have less than 0.1, and no three that touch.

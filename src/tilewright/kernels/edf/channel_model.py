@@ -21,8 +21,8 @@ from tilewright.kernels.noise import NoiseModel
 FINE = 2
 #: Radii of frequency up to the corner of the spectrum; a PSF of 129 px needs 91.
 RADII = np.linspace(0, np.sqrt(0.5), 129)
-#: Light this far beyond the ends of a stack counts as the tissue's, as in the deconvolution: where
-#: tissue leaves the stack 5 µm gain 0.8 dB over none, and lose 0.2 dB on steep tissue within.
+#: Light this far beyond the ends of a stack counts as the tissue's. Measured with 5 µm: where
+#: tissue leaves the stack 0.8 dB over none, on steep tissue within 0.2 dB less.
 BEYOND_UM = 3.0
 #: Depth spreads of the bins, in units of that of a thin sheet (``sheet_spread``): with the
 #: narrow one alone thick tissue loses 1 dB, with the wide one alone a thin sheet.

@@ -117,9 +117,9 @@ class WienerPlane:
         """Yield shares (y, x) of a pixel and the bins (spread, plane) that they are of."""
         xp = self.backend.xp
         narrow, wide = self._spreads
-        spread = (weights * xp.square(self.focus.index - height)).sum(axis=0)
+        variance = (weights * xp.square(self.focus.index - height)).sum(axis=0)
         # What focus weights spread more than those of a thin sheet is spread of the light.
-        more = xp.maximum(spread - np.float32(self._sheet**2), 0)
+        more = xp.maximum(variance - np.float32(self._sheet**2), 0)
         local = xp.sqrt(more + np.float32(narrow**2))
         between = xp.clip((local - np.float32(narrow)) / np.float32(wide - narrow), 0, 1)
         lower = xp.clip(xp.floor(height), 0, max(self._depths - 2, 0)).astype(xp.int32)

@@ -2,8 +2,9 @@
 
 A spot of dust takes the same share of the light of every tile. Against its own local mean each tile
 shows it, where its specimen is even; so tiles are averaged, each weighted by how even it is around
-the pixel. Sums over groups of tiles are stored, never tiles: groups must agree, and their scatter
-is the error. The camera offset enters only in the end. All on the host.
+the pixel. Of dust sums over groups of tiles are stored, not tiles: groups must agree, and their
+scatter is the error; the camera offset enters only in the end. Empty tiles are compared as block
+means. All on the host.
 """
 
 from dataclasses import dataclass
@@ -27,7 +28,8 @@ _GROUPS = 5
 _SIGMA, _EDGE_SIGMA = 7.0, 2.0
 #: Standard deviation of the blur of the sums, in pixels.
 _BLUR_PX = 1.0
-#: Images count as empty up to this share of the way from the darkest to the brightest.
+#: Images count as empty up to this share of the way from the 5th to the 95th percentile of their
+#: medians.
 _EMPTY_SHARE = 0.1
 #: Fewer empty tiles do not show what they have in common: the 12 tiles of a sparse channel
 #: all look empty, and gave an offset below 0.

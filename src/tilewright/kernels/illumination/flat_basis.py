@@ -12,6 +12,8 @@ from tilewright.kernels.backend import Floats, Ints
 #: Largest total degree: 119 coefficients. A ring half way to the border of a tenth of the tile's
 #: width is left at 6 % with 14 and at 10 % with 12.
 MAX_ORDER = 14
+#: Size of the largest log field; a fit of noise alone would overflow.
+_LARGEST = 20.0
 
 
 def degrees(order: int = MAX_ORDER) -> Ints:
@@ -35,10 +37,11 @@ def legendre_design(place: Floats, order: int = MAX_ORDER) -> Floats:
 
 
 def log_flat(coefficient: Floats, place: Floats) -> Floats:
-    """Return the log flat-field, up to a constant, at ``place`` (m, 2)."""
+    """Return the log flat-field, up to a constant, at ``place`` (m, 2); between -20 and 20."""
     grid = _grid(coefficient)
     y, x = (legvander(axis, grid.shape[0] - 1) for axis in place.T)
-    return np.asarray(np.einsum("mi,mi->m", y @ grid, x), dtype=np.float64)
+    value = np.einsum("mi,mi->m", y @ grid, x)
+    return np.asarray(np.clip(value, -_LARGEST, _LARGEST), dtype=np.float64)
 
 
 def flat_field(coefficient: Floats, shape_px: tuple[int, int]) -> NDArray[np.float32]:
@@ -50,7 +53,7 @@ def flat_field(coefficient: Floats, shape_px: tuple[int, int]) -> NDArray[np.flo
     grid = _grid(coefficient)
     y, x = (legvander(axis, grid.shape[0] - 1) for axis in pixel_centres(shape_px))
     log_field = y @ grid @ x.T
-    field = np.exp(log_field - log_field.max())
+    field = np.exp(np.maximum(log_field - log_field.max(), -_LARGEST))
     return np.asarray(field / field.mean(), dtype=np.float32)
 
 

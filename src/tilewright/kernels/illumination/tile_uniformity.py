@@ -17,7 +17,7 @@ import numpy as np
 from scipy import ndimage
 from skimage.filters import threshold_otsu
 
-from tilewright.kernels.backend import Floats, Ints
+from tilewright.kernels.backend import Bools, Floats, Ints
 from tilewright.kernels.illumination.flat_basis import degrees, design_grid, flat_field
 from tilewright.kernels.illumination.overlap_photometry import InformationForm, scatter_by_signal
 
@@ -183,7 +183,7 @@ def tissue_and_background(images: Floats) -> Floats | None:
     return np.asarray(regions[np.isfinite(regions).any(axis=(1, 2))])
 
 
-def _preference(tissue: Floats) -> float:
+def _preference(tissue: Bools) -> float:
     """Return by how much more than by chance tissue varies over places, of degree 1 or 2."""
     n = len(tissue)
     design = design_grid((tissue.shape[1], tissue.shape[2]), 2)

@@ -153,8 +153,8 @@ def plan_strips(
     tile_shape : tuple of int
         (y, x) of every tile.
     max_shift_px : float, optional
-        Stage tolerance per axis; by default 3 % of the shorter side of a tile, at least 8 px
-        and at most half the overlap.
+        Stage tolerance per axis; by default 3 % of the shorter side of a tile, at most half the
+        overlap, and at least 8 px.
 
     Raises
     ------

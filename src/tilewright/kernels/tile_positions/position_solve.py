@@ -88,7 +88,8 @@ def accept_edges(
     -------
     accepted : ndarray of bool, shape (m,)
     posterior : ndarray of float64, shape (m,)
-        Probability that the displacement is false, given that a loop of overlaps closes.
+        Probability that the displacement is false: of accepted ones the smaller of
+        ``probability`` and that after the best loop, of the others ``probability``.
     """
     closure = loop_closures(pairs, axis, offset_px, probability <= _LEAST_CERTAIN)
     by_loop = probability * _agreement(closure, max_shift_px)

@@ -136,7 +136,7 @@ class _Matches:
 
 
 def edge_strength(tiles: Image) -> Floats:
-    """Return the spread (n,) of differences between neighbouring pixels, a mark of structure.
+    """Return the spread (n,) of differences of pixels two apart on the diagonal: of structure.
 
     >>> edge_strength(np.zeros((2, 8, 8), np.float32)).tolist()
     [0.0, 0.0]

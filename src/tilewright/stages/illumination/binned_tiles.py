@@ -209,7 +209,8 @@ def measure_tiles(binned: BinnedTiles, positions: Positions | None) -> TileMeasu
     count = len(binned.images)
     if positions is not None and len(positions.y_px) != count:
         raise ProcessingError(
-            f"{len(positions.y_px)} positions do not fit {count} tiles; locate these tiles"
+            f"{len(positions.y_px)} positions do not fit {count} tiles; make them again: "
+            "snakemake -R calibrate"
         )
     side = 4 if min(binned.images.shape[1:]) >= 16 else 1
     means = cells(binned.images, side).mean(axis=(-3, -1))

@@ -173,7 +173,7 @@ def _places(tiles: TileSource, positions: Positions) -> NDArray[np.float64]:
     for name in names:
         if name not in known or not np.isfinite(known[name]).all():
             raise ProcessingError(
-                f"tile {name} has no position; make tile_positions again from the same raw tiles"
+                f"tile {name} has no position; make its positions again: snakemake -R calibrate"
             )
     places = np.array([known[name] for name in names])
     return np.asarray(places - places.min(axis=0))
