@@ -203,8 +203,9 @@ def test_a_number_beside_words_that_is_not_theirs_is_open() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["Step{c}/t{t}_{n}.tif", "2024-05-1{c}/t{t}_{n}.tif", "day{c}_t{t}_{n}.tif"],
-)
+    ["Step{c}/t{t}_{n}.tif", "2024-05-1{c}/t{t}_{n}.tif", "day{c}_t{t}_{n}.tif",
+     "C{c}/t{t}_{n}.tif"],
+)  # fmt: skip
 def test_a_part_that_several_channels_share_may_be_the_cycle(name: str) -> None:
     stains = {1: ("DAPI", "CD3"), 2: ("Nuc", "CD8")}
     paths = [name.format(c=c, t=t, n=n) for c, of in stains.items() for t in range(9) for n in of]

@@ -262,7 +262,7 @@ def _agree(layout: _Layout) -> None:
         first, *others = sorted(layout.of(name), key=lambda one: not one.is_word)
         for one in others:
             if one.values != first.values:
-                one.field = "*" if _follows(one, [first]) else ""
+                one.field = "*" if _is_renamed(one, first) else ""
 
 
 def _drop_repeated(layout: _Layout, files: int) -> None:
