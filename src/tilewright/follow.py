@@ -245,12 +245,12 @@ class Follower:
 
 def show_follow(file: Path, options: list[str], quiet_s: float, notify: str, source: Path) -> None:
     """Follow the microscope until all cycles are done, or a signal comes."""
-    # Snakemake locks up if SIGTERM meets the end of a job, which the same signal may end.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as with nohup
-            signal.signal(number, lambda n, _: (signal.sigtimedwait((), 1), sys.exit(128 + n)))
+            signal.signal(number, lambda n, _: sys.exit(128 + n))
     sources = (source, Path("Snakefile"), Path("workflow/Snakefile"), installed_snakefile())
     words = [f"--snakefile={next(filter(Path.is_file, sources))}", f"--configfile={file}"]
+    words += ["--scheduler", "tilewright"]  # Snakemake's own may wait for itself after SIGTERM
     words += ["--keep-going", "--quiet", "rules", "progress", "reason", "host", *options]
     try:
         command = shlex.split(notify)

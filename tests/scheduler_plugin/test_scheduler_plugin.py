@@ -136,6 +136,36 @@ def test_the_last_job_is_noted_where_the_snakefile_does_not_end_the_run(tmp_path
     assert done.stderr.count("placement: 1 job done") == 1
 
 
+#: SIGTERM arrives while Snakemake holds the lock that its handler takes, on one machine.
+_TERMINATED_HERE = """
+import os
+import signal
+from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler
+
+def select(scheduler, *given, own=Scheduler.select_jobs):
+    jobs = own(scheduler, *given)
+    os.kill(os.getpid(), signal.SIGTERM)
+    return jobs
+
+Scheduler.select_jobs = select
+
+rule one:
+    output: "one"
+    shell: "touch one"
+"""
+
+
+def test_a_run_of_one_machine_that_is_terminated_while_it_selects_jobs_ends(tmp_path: Path) -> None:
+    (tmp_path / "Snakefile").write_text(_TERMINATED_HERE)
+    done = subprocess.run(
+        [sys.executable, "-m", "snakemake", "-c1", "--scheduler", "tilewright"],
+        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert "Will exit after finishing currently running jobs" in done.stderr
+    assert done.returncode == 1
+    assert not [*(tmp_path / ".snakemake/locks").glob("*")]
+
+
 def test_a_second_run_does_not_begin_beside_jobs_of_the_first(tmp_path: Path) -> None:
     snakefile = default_target("a.txt", "b.txt") + rule("{x}", output="{x}.txt").replace(
         "rule {x}:", "rule each:"

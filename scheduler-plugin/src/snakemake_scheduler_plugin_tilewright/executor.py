@@ -6,13 +6,11 @@ ended. No command of Slurm runs under a lock of Snakemake, and a job that goes e
 Snakemake's tries.
 """
 
-import _thread
 import asyncio
 import atexit
 import logging
-import signal
 import threading
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator
 from typing import TYPE_CHECKING, Any
 
 from snakemake_interface_common.exceptions import WorkflowError
@@ -198,20 +196,6 @@ class Executor(RemoteExecutor):  # type: ignore[misc]
                 adapter.check(what, thing)
         except PlacementError as error:
             raise SetUpError(str(error)) from None
-        self._handle_sigterm()
-
-    def _handle_sigterm(self) -> None:
-        """Let Snakemake's handler of SIGTERM run in a thread of its own."""
-        # It takes the scheduler's lock, which the main thread may hold: it would wait for itself.
-        handler: Callable[..., Any] | Any = signal.getsignal(signal.SIGTERM)
-        if callable(handler) and threading.current_thread() is threading.main_thread():
-
-            def handle(number: int, _: Any) -> None:
-                # a threading.Thread waits for its start, and takes locks that may be held here too
-                _thread.start_new_thread(handler, (number, None))
-                self._wake.set()
-
-            signal.signal(signal.SIGTERM, handle)
 
 
 __all__ = ["Executor", "ExecutorSettings", "common_settings"]

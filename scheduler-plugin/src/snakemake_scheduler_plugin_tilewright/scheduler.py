@@ -5,10 +5,13 @@ user limits with ``--resources`` waits here. On one machine with GPUs it chooses
 each job as it starts. Inside jobs it hands jobs out as they come.
 """
 
+import _thread
 import logging
 import os
+import signal
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -50,6 +53,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         placement = getattr(workflow, "placement", None)
         if placement is not None and placement.gpus is not None and not placement.on_cluster:
             self._local = LocalRun(self.dag, placement, self.logger)
+        self._handles_sigterm = False
 
     def select_jobs(
         self,
@@ -59,12 +63,26 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         input_sizes: Mapping[Any, int],
     ) -> Sequence[Any]:
         """Return the jobs that start now."""
+        if not self._handles_sigterm:  # Snakemake sets its own handler after it made this object
+            self._handles_sigterm = True
+            handle_sigterm_in_thread()
         if self._local is not None:
             return self._local.select(selectable_jobs, available_resources)
         limits = dict(available_resources)
         if self._sends_all:
             limits.pop("_nodes", None)  # the executor has no more jobs than --jobs in Slurm
         return first_fit(selectable_jobs, limits)
+
+
+def handle_sigterm_in_thread() -> None:
+    """Let Snakemake's handler of SIGTERM run in a thread of its own."""
+    # It takes the scheduler's lock, which the main thread may hold: it would wait for itself.
+    handler: Callable[..., Any] | Any = signal.getsignal(signal.SIGTERM)
+    if callable(handler) and threading.current_thread() is threading.main_thread():
+        # a threading.Thread waits for its start, and takes locks that may be held here too
+        signal.signal(
+            signal.SIGTERM, lambda number, _: _thread.start_new_thread(handler, (number, None))
+        )
 
 
 _TRIED_B = 2**20  # a disk that is full takes an empty file
