@@ -5,11 +5,15 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from tests.support.illumination_truth import vignette
 from tilewright.kernels.illumination.fixed_pattern import dust_sums, find_dust
 
 SIDE, OFFSET = 192, 100.0
 #: Middle (y, x), diameter in px, and share of the light that a spot takes.
 SPOTS = ((40, 50, 8, 0.3), (120, 30, 5, 0.25), (90, 150, 12, 0.2))
+EVEN = np.ones((SIDE, SIDE), np.float32)
+#: Corners with a fifth of the light of the middle.
+BENT = vignette(SIDE, 0.8).astype(np.float32)
 
 
 def dusty() -> NDArray[np.float64]:
@@ -35,10 +39,11 @@ def tiles(gain: NDArray[np.float64] | float, count: int, seed: int) -> NDArray[n
     return np.array(made, np.float32)
 
 
+@pytest.mark.parametrize("flat", [EVEN, BENT], ids=["even", "bent"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_spots_are_found_with_their_depth(seed: int) -> None:
+def test_spots_are_found_with_their_depth(seed: int, flat: NDArray[np.float32]) -> None:
     true = dusty()
-    found = find_dust(dust_sums(tiles(true, 64, seed)), OFFSET)
+    found = find_dust(dust_sums(tiles(true * flat, 64, seed)), flat, OFFSET)
     assert found is not None
     for y, x, _, share in SPOTS:
         assert found.gain[y, x] == pytest.approx(1 - share, abs=0.1)
@@ -46,13 +51,17 @@ def test_spots_are_found_with_their_depth(seed: int) -> None:
     assert np.std(found.gain / true) < np.std(true) / 2
 
 
+@pytest.mark.parametrize("flat", [EVEN, BENT], ids=["even", "bent"])
 @pytest.mark.parametrize("seed", [1, 2, 3])
-def test_a_clean_sensor_has_no_dust_and_few_tiles_do_not_tell(seed: int) -> None:
-    assert find_dust(dust_sums(tiles(1.0, 64, seed)), OFFSET) is None
-    assert find_dust(dust_sums(tiles(dusty(), 3, seed)), OFFSET) is None
+def test_a_clean_sensor_has_no_dust_and_few_tiles_do_not_tell(
+    seed: int, flat: NDArray[np.float32]
+) -> None:
+    assert find_dust(dust_sums(tiles(np.float64(flat), 64, seed)), flat, OFFSET) is None
+    assert find_dust(dust_sums(tiles(dusty() * flat, 3, seed)), flat, OFFSET) is None
 
 
 def test_constant_and_black_tiles_are_no_evidence() -> None:
     for counts in (0.0, OFFSET, 65535.0):
-        assert find_dust(dust_sums(np.full((9, 64, 64), counts, np.float32)), OFFSET) is None
-    assert find_dust(dust_sums(np.zeros((0, 64, 64), np.float32)), OFFSET) is None
+        sums = dust_sums(np.full((9, 64, 64), counts, np.float32))
+        assert find_dust(sums, EVEN[:64, :64], OFFSET) is None
+    assert find_dust(dust_sums(np.zeros((0, 64, 64), np.float32)), EVEN[:64, :64], OFFSET) is None

@@ -376,7 +376,6 @@ def test_nuclei_in_mirrored_rows_are_no_flat_field() -> None:
 
 
 @pytest.mark.shared
-@pytest.mark.long
 def test_stray_light_of_the_brain_tiles_is_taken_off(shared: Path) -> None:
     """Left in, it was a grid in the tissue: the flat-field made up for what it did to glass."""
     files = sorted((shared / "data/brain-tiles").glob("*.tif"))

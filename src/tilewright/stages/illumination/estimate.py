@@ -110,7 +110,8 @@ class ChannelFit:
         """Return the dust on the sensor; None without any, or where tiles cannot tell."""
         if self.fit is None or self.shows_cores:
             return None
-        return find_dust(self.measures.dust, self.offset_counts)
+        height, width = self.measures.dust.shape[2:]
+        return find_dust(self.measures.dust, self.fit.flat((height, width)), self.offset_counts)
 
     def rms_difference(self, flat: Plane) -> float | None:
         """Return the rms relative difference of overlaps under a flat-field that is not fitted."""
