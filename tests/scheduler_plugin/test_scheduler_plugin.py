@@ -136,18 +136,28 @@ def test_the_last_job_is_noted_where_the_snakefile_does_not_end_the_run(tmp_path
     assert done.stderr.count("placement: 1 job done") == 1
 
 
-#: SIGTERM arrives while Snakemake holds the lock that its handler takes, on one machine.
+#: SIGTERM arrives while Snakemake holds the lock that its handler takes, on one machine. Like that
+#: of `tilewright init`, the Snakefile says nothing of the end of a run.
 _TERMINATED_HERE = """
 import os
 import signal
+from snakemake_scheduler_plugin_tilewright import detect
 from snakemake_scheduler_plugin_tilewright.scheduler import Scheduler
+
+workflow.placement = detect(workflow)
 
 def select(scheduler, *given, own=Scheduler.select_jobs):
     jobs = own(scheduler, *given)
-    os.kill(os.getpid(), signal.SIGTERM)
+    if not os.path.exists("one"):
+        os.kill(os.getpid(), signal.SIGTERM)
     return jobs
 
 Scheduler.select_jobs = select
+
+rule two:
+    input: "one"
+    output: "two"
+    shell: "touch two"
 
 rule one:
     output: "one"
@@ -163,7 +173,12 @@ def test_a_run_of_one_machine_that_is_terminated_while_it_selects_jobs_ends(tmp_
     )  # fmt: skip
     assert "Will exit after finishing currently running jobs" in done.stderr
     assert done.returncode == 1
+    resume = "what is finished stays; resume with: snakemake -c1 --scheduler tilewright"
+    assert done.stderr.splitlines()[-1] == resume
     assert not [*(tmp_path / ".snakemake/locks").glob("*")]
+    again = subprocess.run(done.args, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "what is finished stays" not in again.stderr
+    assert (tmp_path / "two").exists()
 
 
 def test_a_second_run_does_not_begin_beside_jobs_of_the_first(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ each job as it starts. Inside jobs it hands jobs out as they come.
 """
 
 import _thread
+import atexit
 import logging
 import os
 import signal
@@ -53,7 +54,7 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         placement = getattr(workflow, "placement", None)
         if placement is not None and placement.gpus is not None and not placement.on_cluster:
             self._local = LocalRun(self.dag, placement, self.logger)
-        self._handles_sigterm = False
+        self._placement, self._begun = placement, False
 
     def select_jobs(
         self,
@@ -63,15 +64,27 @@ class Scheduler(SchedulerBase):  # type: ignore[misc]
         input_sizes: Mapping[Any, int],
     ) -> Sequence[Any]:
         """Return the jobs that start now."""
-        if not self._handles_sigterm:  # Snakemake sets its own handler after it made this object
-            self._handles_sigterm = True
-            handle_sigterm_in_thread()
+        if not self._begun:
+            self._begin()
         if self._local is not None:
             return self._local.select(selectable_jobs, available_resources)
         limits = dict(available_resources)
         if self._sends_all:
             limits.pop("_nodes", None)  # the executor has no more jobs than --jobs in Slurm
         return first_fit(selectable_jobs, limits)
+
+    def _begin(self) -> None:
+        """Prepare the end of the run; a dry run selects no jobs."""
+        self._begun = True
+        handle_sigterm_in_thread()  # Snakemake sets its own handler after it made this object
+        placement = self._placement
+        if placement is None or self._sends_all or command_line.does_a_job(command_line.command()):
+            return
+        jobs = [*self.dag.needrun_jobs()]
+        # Snakemake runs no `onerror` of a module, as ours is in the Snakefile of `tilewright init`
+        atexit.register(
+            lambda: placement.end(failed=not all(self.dag.finished(job) for job in jobs))
+        )
 
 
 def handle_sigterm_in_thread() -> None:
