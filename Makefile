@@ -17,8 +17,8 @@ export PIP_NO_COMPILE = 1
 
 demo: $(VENV)/.installed
 	$(BIN)/tilewright demo --output $(DEMO)
-	@echo "processing it: a minute or two, of which you see the end"
-	$(BIN)/snakemake registration qc --configfile config/demo.yaml --quiet rules progress reason host
+	@echo "processing it: a minute or two"
+	$(BIN)/snakemake registration qc --configfile config/demo.yaml --quiet rules reason host
 	@echo
 	@echo "image:  $(DEMO)/results/tonsil/registration/tonsil.ome.tif"
 	@echo "report: $(DEMO)/results/report.html"

@@ -251,7 +251,7 @@ def show_follow(file: Path, options: list[str], quiet_s: float, notify: str, sou
     sources = (source, Path("Snakefile"), Path("workflow/Snakefile"), installed_snakefile())
     words = [f"--snakefile={next(filter(Path.is_file, sources))}", f"--configfile={file}"]
     words += ["--scheduler", "tilewright"]  # Snakemake's own may wait for itself after SIGTERM
-    words += ["--keep-going", "--quiet", "rules", "progress", "reason", "host", *options]
+    words += ["--keep-going", "--quiet", "rules", "reason", "host", *options]
     try:
         command = shlex.split(notify)
         if command and shutil.which(command[0]) is None:
@@ -261,6 +261,11 @@ def show_follow(file: Path, options: list[str], quiet_s: float, notify: str, sou
         follower = Follower(file, words, quiet_s, command)
     except ValueError as error:  # ConfigError is one
         raise SystemExit(f"tilewright follow: {error}") from None
-    while not follower.step(time.monotonic()):
-        time.sleep(min(max(quiet_s / 10, 0.2), 60))
+    try:
+        while not follower.step(time.monotonic()):
+            time.sleep(min(max(quiet_s / 10, 0.2), 60))
+    except SystemExit as end:
+        if isinstance(end.code, int):  # by a signal
+            print("stopped; the same command goes on", flush=True)
+        raise
     print("all cycles are done")

@@ -222,7 +222,7 @@ def test_numbers_of_a_projection_are_exact(tmp_path: Path) -> None:
     unknown = {"focus": None, "image_detail": None}
     assert values(quality) == pytest.approx({**exact, **unknown})
     said = details(quality)
-    assert (said["damaged_planes"], said["focus_edge"]) == ("plane 4: blank", "plane 1: 20%")
+    assert (said["damaged_planes"], said["focus_edge"]) == ("plane 4: blank", "plane 1: 20 %")
     assert said["focus"] == "no signal to focus on"
     (tmp_path / "few").mkdir()
     few = projected(tmp_path / "few", plane, light.astype(np.uint16), plane_usage=[0.0] * 5)

@@ -129,7 +129,7 @@ def _blank(plane: NDArray[Any], reference: bool) -> tuple[str, str] | None:
         return "constant", f"{low} everywhere"
     clipped = np.count_nonzero(plane == high) / plane.size
     if high > 1 and clipped > _SATURATED:
-        return "saturated", f"{clipped:.0%} of its pixels are at {high}"
+        return "saturated", f"{100 * clipped:.0f} % of its pixels are at {high}"
     if reference and not has_structure(plane):
         return "noise without structure", f"median {np.median(plane):g}"
     return None

@@ -81,8 +81,8 @@ class Tiles:
         truncated = truncated_fraction(plane)
         if truncated and not self._others_padded(tile, z):
             raise RawDataError(
-                f"{path}, page {page}, is truncated: {truncated:.0%} of it, up to one side, are "
-                "zeros, and no other plane is so; copy the file again"
+                f"{path}, page {page}, is truncated: {100 * truncated:.0f} % of it, up to one "
+                "side, are zeros, and no other plane is so; copy the file again"
             )
         return plane
 

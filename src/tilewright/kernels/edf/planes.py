@@ -180,7 +180,7 @@ def damaged_planes(samples: Sequence[PlaneSample]) -> list[DamagedPlane]:
         elif not shown[z]:
             damaged[z] = "blank: holds a single value"
         elif light[z] < darkest:
-            damaged[z] = f"black: {light[z] / usual:.1%} of the stack's usual light"
+            damaged[z] = f"black: {100 * light[z] / usual:.1f} % of the stack's usual light"
         elif copied[z] and varied[z]:
             damaged[z] = f"a copy of plane {z}"  # the one before; users count from 1
     good = [z for z in range(len(power)) if z not in damaged]

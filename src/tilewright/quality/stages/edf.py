@@ -58,7 +58,7 @@ def _evaluate(context: QcContext, plane: Mosaic) -> list[QcResult]:
     ends = plane.attributes.get("focus_ends", [])
     if planes > 2 and ends:
         ends_of = zip((1, planes), ends, strict=True)
-        detail = ", ".join(f"plane {z}: {share:.0%}" for z, share in ends_of if share)
+        detail = ", ".join(f"plane {z}: {100 * share:.0f} %" for z, share in ends_of if share)
         items.append(context.evaluate("focus_edge", max(ends), detail))
     if "below_noise" in plane.attributes:
         area = float(np.prod(plane.shape))

@@ -53,7 +53,7 @@ def _method(numbers: Mapping[str, Any]) -> str:
     if numbers.get("saturation_method") == CLIPPED_BELOW:
         clips = f", saturates at {numbers['saturation_counts']:g}"
     dust = numbers.get("dust_share")
-    spots = f", dust corrected on {dust:.1%}" if dust else ""
+    spots = f", dust corrected on {100 * dust:.1f} %" if dust else ""
     return f"{numbers.get('method', 'unknown')}{zero}{clips}{spots}"
 
 

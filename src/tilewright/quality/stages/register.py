@@ -67,7 +67,7 @@ def _evaluate(context: QcContext, quality: dict[str, Any]) -> list[QcResult]:
     lost, outside = quality["lost_tissue"], quality["not_imaged"]
     if lost is None or outside is None:
         return [*items, context.evaluate("lost_tissue", None, none)]
-    shares = f"{lost:.1%} lost, {outside:.1%} not imaged"
+    shares = f"{100 * lost:.1f} % lost, {100 * outside:.1f} % not imaged"
     detail = "; ".join(filter(None, [shares, _near(quality, "lost_tissue")]))
     return [*items, context.evaluate("lost_tissue", lost + outside, detail)]
 
