@@ -135,7 +135,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("slurm")
             # more than the longest wait of such a test, which says what it waited for
             item.add_marker(pytest.mark.timeout(3600))
-    items.sort(key=lambda item: [not item.nodeid.startswith(folder) for folder in FIRST])
+    items.sort(key=_begins)
+
+
+def _begins(item: pytest.Item) -> list[bool]:
+    """Return what orders tests; in the chain of the cluster's tests nobody waits for ``tiny_run``.
+
+    Another worker makes it, while the chain, which decides how long all take, goes on.
+    """
+    waits = "tiny_run" in getattr(item, "fixturenames", ())
+    first = [not item.nodeid.startswith(folder) for folder in FIRST]
+    return [*first, waits and not first[0]]
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:

@@ -61,12 +61,12 @@ def test_every_kind_of_both_accounts(run: ClusterRun) -> None:
 
 
 def test_a_dry_run_asks_nothing_and_greedy_with_slurm_names_places_too(run: ClusterRun) -> None:
-    run.prepare(jobs=3, seconds="1,2").note_calls("sacctmgr", "scontrol", "squeue", "sinfo")
+    run.prepare(jobs=2, seconds="1,2").note_calls("sacctmgr", "scontrol", "squeue", "sinfo")
     run.run("-n")
     assert not run.questions()
     soon = ("--slurm-init-seconds-before-status-checks", "3")
     run.run("--executor", "slurm", "--scheduler", "greedy", *soon)
-    run.check_outputs(*range(3))
+    run.check_outputs(0, 1)
     run.check_limits()
     run.check_jobs_ask_nothing()
     assert len({job.account for job in run.jobs()}) > 1, run.jobs()

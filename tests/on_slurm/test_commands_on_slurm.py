@@ -33,8 +33,8 @@ def test_the_two_commands(quiet_slurm: Cluster, tmp_path: Path) -> None:
         user, "--account=clive", "--mem=100", f"--chdir={tmp_path}",
         "--comment=rule_stitch_wildcards_a", command="sleep 300",
     )  # fmt: skip
-    wait_for(lambda: str(job) in placement("orphaned").stdout, 20)
+    wait_for(lambda: str(job) in placement("orphaned").stdout, 60)
     assert placement("orphaned").returncode == 1
     cancelled = placement("orphaned", "--cancel")
     assert (cancelled.returncode, "cancelled; Slurm ends" in cancelled.stdout) == (0, True)
-    wait_for(lambda: placement("orphaned").returncode == 0, 20)
+    wait_for(lambda: placement("orphaned").returncode == 0, 60)

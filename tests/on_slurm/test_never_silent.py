@@ -67,7 +67,7 @@ def test_slurmctld_and_slurmdbd_are_away_for_100_s(run: ClusterRun) -> None:
 
 def test_jobs_are_known_where_a_site_rewrites_names_and_comments(run: ClusterRun) -> None:
     """Its sbatch prints news with numbers first; the coordinator is killed, and started again."""
-    run.prepare(jobs=3, light=True, seconds="25,25")
+    run.prepare(jobs=3, light=True, seconds="0,0", faults=dict.fromkeys("012", "wait"))
     (run.folder / "bin/sbatch").rename(run.folder / "bin/light")
     run.stand_in("sbatch", _SITE.format(sbatch=run.folder / "bin/light"))
     process = run.start()
@@ -82,6 +82,7 @@ def test_jobs_are_known_where_a_site_rewrites_names_and_comments(run: ClusterRun
     run.run("--unlock", timeout_s=60)
     run.run(ok=False, timeout_s=60)
     assert "3 jobs of an earlier run may still write into" in run.log
+    (run.folder / "go").touch()
     run.wait_orphaned()
     run.run(timeout_s=60)
     run.check_outputs(*range(3))

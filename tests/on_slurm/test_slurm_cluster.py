@@ -68,10 +68,10 @@ def test_stop_leaves_nothing_behind(slurm: Cluster) -> None:
     slurm.repair()
     gpu = ("--account=clive", "--partition=hpg-b200", "--gpus=1", "--mem=1G")
     slurm.sbatch("kuser", *gpu, command="trap '' TERM; srun sleep 600")
-    wait_for(lambda: any(entry.state == "RUNNING" for entry in slurm.jobs()), 20)
+    wait_for(lambda: any(entry.state == "RUNNING" for entry in slurm.jobs()), 60)
     slurm.stop()
     assert not host.processes_of(slurm.slurm_conf)
     assert not slurm.folder.exists()
     assert not os.path.lexists(host.DEFAULT_CONF)
     groups = [f"*/slurm_{node}" for node in NODE_NAMES]  # a step that ends takes its own away
-    wait_for(lambda: not [c for at in groups for c in Path("/sys/fs/cgroup").glob(at)], 10)
+    wait_for(lambda: not [c for at in groups for c in Path("/sys/fs/cgroup").glob(at)], 60)

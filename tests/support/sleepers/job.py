@@ -26,6 +26,8 @@ if fault == "device" and device == "gpu":
     sys.exit(cause_line("device", f"DeviceError: CUDA does not initialise on {node}"))
 if fault == "long" and not tries:
     time.sleep(600)
+while fault == "wait" and not Path("go").exists():
+    time.sleep(0.2)
 time.sleep(gpu_s if device == "gpu" else cpu_s)
 temporary = Path(f"{output}.{os.getpid()}")
 temporary.write_text(f"{name}\n" * 1000)
