@@ -2,6 +2,8 @@
 
 import contextlib
 import os
+import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -9,6 +11,8 @@ import pytest
 
 from tests.devices.leases.lease_jobs import GIB, Jobs, code, gpus, held, kill
 from tests.support.fake_nvml import FakeMachine
+from tests.support.fake_nvml.preload.fake_nvml_library import install
+from tests.support.forked import fork
 from tests.support.slurm_cluster import wait_for
 from tilewright.devices.lease_folder import record_failure
 from tilewright.devices.leases import (
@@ -114,3 +118,28 @@ def test_a_device_that_fails_while_a_job_waits_is_not_leased_to_it(
     record_failure(root, "GPU-b", "other", "ECC")
     assert code(last) == 1
     assert code(late, 0.0) is None
+
+
+def hold_beside_a_program(folder: Path) -> None:
+    """Hold, and start a program that gets all descriptors."""
+    install()
+    with contextlib.ExitStack() as locks:
+        wait_for_lease("edf", GIB, 0.0, locks)
+        program = subprocess.Popen(["sleep", "600"], close_fds=False)
+        (folder / "program").write_text(str(program.pid))
+        signal.pause()
+
+
+@pytest.mark.usefixtures("machine")
+def test_a_program_that_a_killed_holder_started_does_not_keep_the_lease(tmp_path: Path) -> None:
+    holder = fork(hold_beside_a_program, tmp_path)
+    wait_for(lambda: (tmp_path / "program").exists() and (tmp_path / "program").read_text(), 100)
+    assert held() == {"edf": "a"}
+    kill(holder)
+    program = int((tmp_path / "program").read_text())
+    try:
+        with contextlib.ExitStack() as locks:
+            wait_for_lease("next", GIB, 300, locks)
+            os.kill(program, 0)  # it lives
+    finally:
+        os.kill(program, signal.SIGKILL)
