@@ -68,7 +68,7 @@ class Reader(NamedTuple):
     use: Callable[[bytes], object]
     errors: type[BaseException] | tuple[type[BaseException], ...]
     named: str = ""
-    examples: int = 100
+    examples: int = 60
     odd: Sequence[bytes] = ODD
 
 

@@ -45,7 +45,7 @@ def of_tiffs(read: Callable[[Path], object], errors: type[Exception], named: str
             path.write_bytes(data)
             read(path)
 
-        return Reader(TIFFS, use, errors, named, 300, INTEGERS)
+        return Reader(TIFFS, use, errors, named, 150, INTEGERS)
 
     return make
 
@@ -58,13 +58,13 @@ def ndtiff(folder: Path, name: str) -> Reader:
         path.write_bytes(data)
         read_images("ndtiff", folder)
 
-    return Reader([path.read_bytes()], use, RawDataError, "NDTiff", 100, INTEGERS)
+    return Reader([path.read_bytes()], use, RawDataError, "NDTiff", 50, INTEGERS)
 
 
 def folder_of_tiffs(folder: Path) -> Reader:
     (folder / "raw").mkdir()
     make = of_tiffs(lambda path: initiate(path.parent), TilewrightError)
-    return make(folder / "raw")._replace(examples=60)
+    return make(folder / "raw")._replace(examples=30)
 
 
 def ends(path: Path) -> None:

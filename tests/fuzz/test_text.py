@@ -64,7 +64,7 @@ def file(
             (folder / name).write_bytes(data)
             read(folder / name)
 
-        return Reader([sample], use, errors, name, 150)
+        return Reader([sample], use, errors, name, 80)
 
     return make
 
@@ -91,7 +91,7 @@ def configuration(name: str) -> Make:
             path.write_bytes(data)
             load_experiment(read_config(folder / "config.yaml"))
 
-        return Reader([path.read_bytes()], use, ConfigError, "", 80)
+        return Reader([path.read_bytes()], use, ConfigError, "", 40)
 
     return make
 
@@ -100,7 +100,7 @@ def raw(
     name: str,
     write: Callable[[Path], object],
     sample: bytes | None = None,
-    examples: int = 40,
+    examples: int = 25,
     **how: Any,
 ) -> Make:
     """Return what makes a reader of raw data of which one file, or its description, is damaged."""
@@ -173,7 +173,7 @@ READERS: dict[str, Make] = {
     "companion": raw("*.companion.ome", fields(write_companion)),
     "ome": raw("*.ome.tif", images("a.ome.tif"), OME_XML),
     "macsima": raw("*.tif", fields(write_macsima)),
-    "imagexpress": raw("*.tif", fields(write_imagexpress), examples=15, software="MetaSeries"),
+    "imagexpress": raw("*.tif", fields(write_imagexpress), examples=10, software="MetaSeries"),
     "imagej": raw("*.tif", images("t_1.tif"), IMAGEJ),
     "qptiff": raw("*.tif", images("cycle1.tif"), QPTIFF, software="PerkinElmer-QPI"),
 }

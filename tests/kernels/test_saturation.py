@@ -89,8 +89,7 @@ def marker(seed: int, kind: str, share: float, background: float) -> Marker:
 
 # Seeds that set no limit: those that did, and six more of real nuclei, were 1 to 16.
 @pytest.mark.parametrize("kind", ["membrane", "cytoplasm", "nucleus"])
-@pytest.mark.parametrize("share", [0.01, 0.05, 0.2, 0.5])
-@pytest.mark.parametrize("seed", [31, 32])
+@pytest.mark.parametrize(("share", "seed"), [(0.01, 31), (0.05, 32), (0.2, 31), (0.5, 32)])
 def test_a_marker_warns_before_its_brightest_cells_are_off(
     kind: str, share: float, seed: int
 ) -> None:

@@ -55,8 +55,13 @@ def test_axes_may_be_swapped_and_mirrored(name: str, rows: int, cols: int, pairs
     assert (found.matched, found.compared, found.contradicting) == (pairs, pairs, ())
 
 
-@pytest.mark.parametrize("degrees", [-5.0, -2.5, 2.5, 5.0])
-@pytest.mark.parametrize("name", ["upright +1.0 +1.0", "swapped -1.0 +1.0"])
+@pytest.mark.parametrize(
+    ("degrees", "name"),
+    [
+        *((degrees, "upright +1.0 +1.0") for degrees in (-5.0, 2.5)),
+        *((degrees, "swapped -1.0 +1.0") for degrees in (-2.5, 5.0)),
+    ],
+)
 def test_the_camera_may_be_turned(degrees: float, name: str) -> None:
     matrix = ORIENTATIONS[name] @ turn(degrees)
     found = fitted(matrix)
@@ -117,10 +122,9 @@ def test_where_overlaps_show_nothing_there_is_no_map() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rows", "cols", "overlap"),
-    [(3, 4, 0.15), (2, 2, 0.15), (1, 4, 0.15), (1, 2, 0.15), (3, 3, 0.0)],
+    ("rows", "cols", "overlap", "grain_px"),
+    [(3, 4, 0.15, 2.0), (2, 2, 0.15, 6.0), (1, 4, 0.15, 6.0), (1, 2, 0.15, 2.0), (3, 3, 0.0, 6.0)],
 )
-@pytest.mark.parametrize("grain_px", [2.0, 6.0])
 def test_tiles_of_different_tissue_show_no_map(
     rows: int, cols: int, overlap: float, grain_px: float
 ) -> None:
@@ -147,7 +151,7 @@ def test_a_wrong_order_is_contradicted_by_the_pairs_that_it_puts_wrong() -> None
 def test_chance_contradicts_nothing() -> None:
     """Of sparse tissue a quarter of the overlaps are blank, and tiles alike somewhere else."""
     nominal = grid_px(5, 5, overlap=0.1)
-    for seed in range(4):
+    for seed in range(2):
         found = fit_stage_map(sparse_tiles(image_places(nominal, UPRIGHT), seed), nominal)
         assert found is not None
         np.testing.assert_allclose(found.matrix, UPRIGHT, atol=2 * TOLERANCE)

@@ -67,7 +67,7 @@ def test_planes_are_averaged() -> None:
     assert relative_rmse(several[0].flat, truth) < 0.02
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_overlaps_find_the_flat(seed: int) -> None:
     truth = vignette(SIZE)
     tiles, places = make_tiles(truth, seed)
@@ -80,7 +80,7 @@ def test_overlaps_find_the_flat(seed: int) -> None:
     assert numbers["heldout_difference"] == scores["overlap"]
 
 
-@pytest.mark.parametrize("seed", [1, 2, 3])
+@pytest.mark.parametrize("seed", [1, 2])
 def test_offset_is_found_below_haze(seed: int) -> None:
     """Haze of 15 electrons: the darkest pixels are 30 counts above the camera offset."""
     tiles, places = make_tiles(vignette(SIZE, 0.8), seed)
@@ -200,12 +200,11 @@ def test_tiles_without_overlaps_tell_the_flat(
     grid: tuple[int, int], worst: float, offset: float | None
 ) -> None:
     truth = vignette(SIZE)
-    for seed in (1, 2):
-        found, numbers = run(make_tiles(truth, seed, grid=grid)[0], None, offset_counts=offset)
-        assert numbers["method"] == "tiles"
-        assert relative_rmse(found.flat, truth) < min(worst, 3 * numbers["flat_error"])
-        assert numbers["heldout_difference"] is None
-        assert numbers["offset_counts"] == pytest.approx(OFFSET_COUNTS, abs=20)
+    found, numbers = run(make_tiles(truth, 1, grid=grid)[0], None, offset_counts=offset)
+    assert numbers["method"] == "tiles"
+    assert relative_rmse(found.flat, truth) < min(worst, 3 * numbers["flat_error"])
+    assert numbers["heldout_difference"] is None
+    assert numbers["offset_counts"] == pytest.approx(OFFSET_COUNTS, abs=20)
 
 
 @pytest.mark.parametrize(

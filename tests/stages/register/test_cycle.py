@@ -91,7 +91,7 @@ def test_islands_that_lie_otherwise_than_most_tissue_are_registered(
     assert np.hypot(*(transform.points(slide.yx[seen]) - truth[seen]).T).max() < 0.4
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, 1])
 def test_rotation_shift_and_elastic_deformation(tmp_path: Path, seed: int) -> None:
     pair = make_pair(seed)
     transform = run(tmp_path, pair.reference, pair.moving)
@@ -191,8 +191,7 @@ def test_agreement_by_chance_is_refused(tmp_path: Path, monkeypatch: pytest.Monk
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("swap", [False, True])
-@pytest.mark.parametrize("photons", [0, 20])
+@pytest.mark.parametrize(("photons", "swap"), [(0, False), (20, True)])
 def test_blank_image_is_refused(tmp_path: Path, photons: int, swap: bool) -> None:
     blank = np.random.default_rng(0).poisson(photons, (500, 520)) * 4 + 100
     images = [make_pair(0, size=(500, 520)).reference, blank.astype(np.uint16)]

@@ -26,7 +26,7 @@ def rmse(error: Floats) -> float:
     return float(np.sqrt(np.mean(error**2)))
 
 
-@pytest.mark.parametrize("seed", [1, 2, 5])
+@pytest.mark.parametrize("seed", [1, 5])
 @pytest.mark.parametrize("shape", [(5, 5), (1, 1), (1, 5), (5, 1), (2, 2)])
 def test_positions_meet_truth(seed: int, shape: tuple[int, int]) -> None:
     tiles, true = grid(seed, *shape)
