@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.support.phantom_truth import PhantomTruth, mosaic_offset
+from benchmarks.phantom_truth import PhantomTruth, mosaic_offset
 from tests.support.quality.workbench import Bench, process
 from tilewright.io.results.ome_zarr import open_image
 

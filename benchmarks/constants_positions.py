@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.calibrated import place_tiles
 from benchmarks.scenes.positions import NULL_KINDS, WEAK_KINDS, Grid, mosaic, null_grid, weak_grid
-from tests.support.illuminate import place_tiles
 from tilewright.kernels.tile_positions.stage_map import fit_stage_map
 from tilewright.kernels.tile_positions.tile_layout import rank_grids
 from tilewright.stages.tile_positions.locate import TileLocations

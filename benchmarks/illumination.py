@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.calibrated import estimate_illumination
+from benchmarks.scenes.illumination import relative_rmse
 from benchmarks.truth_tiles import OFFSET_COUNTS, SHARED, FileTiles, truth_set
-from tests.support.illuminate import estimate_illumination
-from tests.support.illumination_truth import relative_rmse
 from tilewright.io.results.positions import Positions
 
 BAR = 0.007

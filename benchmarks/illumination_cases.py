@@ -3,7 +3,7 @@
 ``python -m benchmarks.illumination_cases [--seeds 11 12 13] [--only NAME ...]``
 
 Each row is a set of synthetic tiles with a known flat-field
-(``tests/support/illumination_truth.py``), 256 px, 10 % overlap and one plane unless its name says
+(``benchmarks/scenes/illumination.py``), 256 px, 10 % overlap and one plane unless its name says
 otherwise, the camera's offset unknown. "ratio" is the stated over the true error.
 """
 
@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.support.illuminate import estimate_illumination
-from tests.support.illumination_truth import (
+from benchmarks.calibrated import estimate_illumination
+from benchmarks.scenes.illumination import (
     make_tiles,
     relative_rmse,
     ring,

@@ -18,8 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from benchmarks.calibrated import place_tiles
 from benchmarks.truth_tiles import SETS, SHARED, FileTiles, Floats, truth_set
-from tests.support.illuminate import place_tiles
 from tests.support.tile_configuration import read_tile_configuration
 from tilewright.stages.tile_positions.locate import TileLocations
 

@@ -30,9 +30,9 @@ import yaml
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from benchmarks.scenes.slide import Motion, Slide, counts
 from benchmarks.whole_cycle import Cost, costs
 from tests.support.runs import Run
-from tests.support.slide import Motion, Slide, counts
 from tilewright.config.checks import data_size, data_sizes, manifests
 from tilewright.config.layout import Layout
 from tilewright.config.load import read_experiment

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.support.array_tiles import ArrayTiles
+from benchmarks.scenes.array_tiles import ArrayTiles
 
 Floats = NDArray[np.float64]
 Image = NDArray[np.float32]

@@ -7,7 +7,7 @@ import tifffile
 from numpy.typing import NDArray
 from scipy import ndimage, stats
 
-from tests.support.phantom_truth import PhantomTruth
+from benchmarks.phantom_truth import PhantomTruth
 from tilewright.phantom.camera import poisson
 from tilewright.phantom.make import Phantom, PhantomDesign, make_phantom, tile_path
 

@@ -13,8 +13,8 @@ import tifffile
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from benchmarks.phantom_truth import PhantomTruth, mosaic_offset
 from tests.conftest import REPO
-from tests.support.phantom_truth import PhantomTruth, mosaic_offset
 from tests.support.runs import LATER, TINY, Run, changed, make_run, peak_mb
 from tilewright.config.checks import data_size, data_sizes, manifests
 from tilewright.config.layout import Layout

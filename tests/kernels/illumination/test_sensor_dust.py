@@ -5,7 +5,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.support.illumination_truth import vignette
+from benchmarks.scenes.illumination import vignette
 from tilewright.kernels.illumination.fixed_pattern import dust_sums, find_dust
 
 SIDE, OFFSET = 192, 100.0

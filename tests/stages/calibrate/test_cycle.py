@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from benchmarks.scenes.array_tiles import ArrayTiles
 from tests.quality.qc_scenes import PEDESTAL, expose, section
-from tests.support.array_tiles import ArrayTiles
 from tests.support.quality.workbench import DESIGN, Bench
 from tests.support.runs import make_run
 from tilewright.io.inputs import tiles as raw_tiles

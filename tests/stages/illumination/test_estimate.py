@@ -11,9 +11,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from tests.support.array_tiles import ArrayTiles
-from tests.support.illuminate import estimate_illumination, measure, place_tiles
-from tests.support.illumination_truth import (
+from benchmarks.calibrated import estimate_illumination, measure, place_tiles
+from benchmarks.scenes.array_tiles import ArrayTiles
+from benchmarks.scenes.illumination import (
     OFFSET_COUNTS,
     make_cores,
     make_tiles,

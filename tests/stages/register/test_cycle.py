@@ -8,8 +8,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import ndimage
 
+from benchmarks.scenes.slide import Motion, Slide, counts
 from tests.support.mosaics import write_mosaic
-from tests.support.slide import Motion, Slide, counts
 from tests.support.tissue_pair import Pair, make_pair
 from tilewright.errors import MismatchError
 from tilewright.io.results.registration import read_transform

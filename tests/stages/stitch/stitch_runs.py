@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.support.array_tiles import ArrayTiles
+from benchmarks.scenes.array_tiles import ArrayTiles
 from tilewright.io.results.illumination import Illumination
 from tilewright.io.results.mosaic import Mosaic, open_mosaic
 from tilewright.io.results.positions import Positions

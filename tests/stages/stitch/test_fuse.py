@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import ndimage
 
+from benchmarks.scenes.array_tiles import ArrayTiles
 from tests.stages.stitch.stitch_runs import (
     SIZE,
     VOXEL_UM,
@@ -14,7 +15,6 @@ from tests.stages.stitch.stitch_runs import (
     positions_of,
     run,
 )
-from tests.support.array_tiles import ArrayTiles
 from tests.support.runs import digests
 from tilewright.errors import ProcessingError
 from tilewright.io.results.illumination import Illumination

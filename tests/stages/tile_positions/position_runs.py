@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.support.array_tiles import ArrayTiles
-from tests.support.illuminate import place_tiles
+from benchmarks.calibrated import place_tiles
+from benchmarks.scenes.array_tiles import ArrayTiles
 from tests.support.spots import render, spots
 from tilewright.stages.tile_positions.locate import TileLocations
 

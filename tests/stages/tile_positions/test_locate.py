@@ -5,8 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from benchmarks.scenes.array_tiles import ArrayTiles
 from tests.stages.tile_positions.position_runs import SIZE, Floats, grid, located
-from tests.support.array_tiles import ArrayTiles
 from tests.support.runs import digests
 from tests.support.tile_configuration import read_tile_configuration
 from tilewright.io.results.positions import read_edges, read_positions

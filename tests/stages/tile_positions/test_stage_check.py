@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.array_tiles import ArrayTiles
+from benchmarks.scenes.array_tiles import ArrayTiles
 from tests.support.stage_scenes import (
     OVERLAP,
     TILE_PX,

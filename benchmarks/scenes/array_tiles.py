@@ -1,4 +1,4 @@
-"""Tiles in memory, and their correction in one formula."""
+"""Tiles in memory."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -34,7 +34,9 @@ class ArrayTiles:
 
     @property
     def dtype(self) -> np.dtype[Any]:
+        """Type of the counts."""
         return self.stack.dtype
 
     def read(self, tile: int, z: int) -> NDArray[Any]:
+        """Return a plane (y, x) of a tile."""
         return np.asarray(self.stack[tile, z])

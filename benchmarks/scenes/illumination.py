@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import ndimage
 
-from tests.support.array_tiles import ArrayTiles
+from benchmarks.scenes.array_tiles import ArrayTiles
 from tilewright.io.results.positions import Positions
 
 OFFSET_COUNTS = 100.0
@@ -42,6 +42,7 @@ def shadow(size: int) -> NDArray[np.float64]:
 
 
 def relative_rmse(flat: NDArray[Any], truth: NDArray[Any]) -> float:
+    """Return the root of the mean square of relative errors of a flat-field."""
     return float(np.sqrt(np.mean((flat / truth - 1) ** 2)))
 
 
