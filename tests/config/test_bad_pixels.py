@@ -240,10 +240,6 @@ def test_cameras_without_tissue_show_no_structure(kind: str, px: int) -> None:
     assert structure(np.rint(plane).astype(np.uint16)) < 0.03
 
 
-def swapped(places: Places) -> Places:
-    return [(tile, x, y) for tile, y, x in places]
-
-
 def scaled(places: Places, y_by: float, x_by: float) -> Places:
     return [(tile, y * y_by, x * x_by) for tile, y, x in places]
 
@@ -257,14 +253,6 @@ INIT = (
     "; correct y and x of the tiles table, or empty them and give `tilewright init --add` what is "
     "known of the grid"
 )
-#: Ways in which all tiles lie elsewhere, and what is said of them.
-WRONG: dict[str, tuple[Callable[[Places], Places], str]] = {
-    "axes": (swapped, ": the axes of the stage are swapped"),
-    "x mirrored": (lambda p: scaled(p, 1, -1), ": x mirrored"),
-    "axes and x": (lambda p: scaled(swapped(p), 1, -1), ": the axes of the stage are swapped, "),
-    "pixels of x": (lambda p: scaled(p, 1, 0.75), ""),
-    "turned": (lambda p: turned(p, 4), ": the camera is turned by "),
-}  # fmt: skip
 NEIGHBOURS = re.compile(
     r"cycle (\d): (\d+) of (\d+) overlaps show neighbours at \((-?\d+), (-?\d+)\) px \(y, x\) "
     r"instead of \((-?\d+), (-?\d+)\) px(.*)"
@@ -272,12 +260,22 @@ NEIGHBOURS = re.compile(
 
 
 @pytest.mark.parametrize(
-    ("kind", "cycles"), [*((kind, (2,)) for kind in WRONG), ("turned", (1, 2))]
-)
+    ("change_places", "what", "cycles"),
+    [
+        (lambda p: scaled([(tile, x, y) for tile, y, x in p], 1, -1),
+         ": the axes of the stage are swapped, ", (2,)),
+        (lambda p: scaled(p, 1, 0.75), "", (2,)),
+        (lambda p: turned(p, 4), ": the camera is turned by ", (1, 2)),
+    ],
+    ids=["axes and x", "pixels of x", "turned"],
+)  # fmt: skip
 def test_positions_that_the_overlaps_contradict(
-    tmp_path: Path, made: Made, kind: str, cycles: tuple[int, ...]
+    tmp_path: Path,
+    made: Made,
+    change_places: Callable[[Places], Places],
+    what: str,
+    cycles: tuple[int, ...],
 ) -> None:
-    change_places, what = WRONG[kind]
     config, side = experiment(tmp_path, made), made[0].tile_px
     right = places_of(made[0])
     wrong = change_places(right)

@@ -56,10 +56,9 @@ def test_a_dry_run_warns_and_goes_on(phantom: Run, tmp_path: Path) -> None:
     memory = r"the largest job, of \w+, asks for [\d.]+ .B, and jobs of this machine have 0 MB"
     (tmp_path / "sitecustomize.py").write_text(_SMALL)
     first = os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-    for environment, times in (({}, 0), ({"PYTHONPATH": first}, 1)):
-        done = phantom.snakemake(*command, env=environment)
-        for words in (disk, memory):
-            assert len(re.findall(words, done.stdout + done.stderr)) == times
+    done = phantom.snakemake(*command, env={"PYTHONPATH": first})
+    for words in (disk, memory):
+        assert len(re.findall(words, done.stdout + done.stderr)) == 1
 
 
 @pytest.mark.workflow
@@ -71,6 +70,7 @@ def test_a_dry_run_names_the_channel_that_lacks_a_plane_in_all_tiles(
     done = phantom.snakemake("registration", "-n", "--cores", "3")
     for path in tmp_path.glob("*.tif"):
         path.rename(phantom.folder / "raw/Cyc2_reg1" / path.name)
+    assert "the disk may get full" not in done.stdout + done.stderr
     said = re.findall("cycle .* z-plane.*", done.stdout + done.stderr)
     assert said == [
         "cycle 2, channel 2 (PanCK) has 1 z-plane and the others 3; copy the files of planes that "

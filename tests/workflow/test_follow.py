@@ -3,7 +3,6 @@
 import csv
 import os
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,8 +16,6 @@ from tests.conftest import REPO
 from tests.support.microscope import image_cycle
 from tests.support.runs import LATER, Run
 from tests.support.slurm_cluster import BUSY, wait_for
-from tests.support.stitched_files import cycle_image, tissue, write_ome_pyramid
-from tilewright.init.folder import create_experiment
 from tilewright.io.results.positions import read_positions
 from tilewright.phantom.make import PhantomDesign, tile_path
 
@@ -31,12 +28,11 @@ class Follow:
     """The command in a process of its own, its lines in a file."""
 
     def __init__(self, run: Run, *options: str) -> None:
-        self.run = run
         self.said = run.folder / "said.txt"
         command = [sys.executable, "-m", "tilewright.cli", "follow"]
         command += ["--configfile", str(run.config)]
         command += ["--snakefile", str(REPO / "workflow/Snakefile"), *options]
-        with self.said.open("a") as stream:
+        with self.said.open("w") as stream:
             self.process = subprocess.Popen(
                 command,
                 cwd=run.folder,
@@ -44,8 +40,6 @@ class Follow:
                 stdout=stream,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                # a shell ignores it for what it starts in the background
-                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
             )
 
     def until(self, text: str) -> None:
@@ -58,13 +52,10 @@ class Follow:
 
         wait_for(holds, _LONGEST_S / BUSY)
 
-    def ends(self) -> int:
-        return self.process.wait(_LONGEST_S)
-
 
 @pytest.fixture
 def begin() -> Iterator[Callable[..., Follow]]:
-    """Give what starts the command; what a failed test leaves is ended with its runs."""
+    """Give what starts the command; what a failed test leaves is ended with its run."""
     begun: list[Follow] = []
 
     def start(run: Run, *options: str) -> Follow:
@@ -74,8 +65,8 @@ def begin() -> Iterator[Callable[..., Follow]]:
     yield start
     for follow in begun:
         if follow.process.poll() is None:
-            follow.process.send_signal(signal.SIGINT)
-            follow.process.wait(60)
+            follow.process.terminate()
+            follow.process.wait(_LONGEST_S)
 
 
 def own_times(run: Run, cycles: str) -> dict[str, int]:
@@ -107,7 +98,7 @@ def test_a_cycle_that_comes_makes_its_own_and_the_final_image(
     table = run.folder / "tiles.csv"
     row = next(row for row in table.read_text().splitlines(True) if row.startswith("tonsil,3,1,"))
     table.write_text(table.read_text().replace(row, row.removesuffix("1\n") + "0\n"))
-    assert follow.ends() == 0
+    assert follow.process.wait(_LONGEST_S) == 0
     assert "(Rule: stitch)" in follow.said.read_text()
     assert "all cycles are done" in follow.said.read_text()
     assert own_times(run, "12") == before
@@ -126,23 +117,3 @@ def test_a_cycle_that_comes_makes_its_own_and_the_final_image(
         said = [row for row in csv.DictReader(stream) if row["metric"] == "tiles_left_out"]
     assert [row["cycle"] for row in said if row["verdict"] == "warn"] == ["3"]
     assert "tile 1" in (run.results / "report.html").read_text()
-
-
-def test_a_stitched_cycle_is_judged_before_the_reference_cycle(
-    tmp_path: Path, begin: Callable[..., Follow]
-) -> None:
-    raw = tmp_path / "raw"
-    raw.mkdir()
-    for cycle in (1, 2):
-        image = cycle_image(tissue(1), (3.0 * cycle, 0.0), (640, 660), cycle)
-        write_ome_pyramid(raw / f"slide_cycle{cycle}.ome.tif", image, ["DAPI"])
-    run = Run(tmp_path, create_experiment(raw, tmp_path).config)
-    reference = raw / "slide_cycle1.ome.tif"
-    reference.rename(tmp_path / "later.tif")
-    follow = begin(run, "--quiet-min", "0.05", "--", "--quiet", "host")
-    follow.until("cycle 2: done")
-    assert [*run.results.glob("*/qc/stitched_cycle2.json")]
-    (tmp_path / "later.tif").rename(reference)
-    assert follow.ends() == 0
-    assert "cycles 1, 2: done" in follow.said.read_text()
-    assert run.planned() == {}

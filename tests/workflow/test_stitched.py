@@ -1,5 +1,6 @@
 """Stitched images of three formats and sizes, from ``init`` to the report."""
 
+import contextlib
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from tests.support.stitched_files import (
     write_ome_pyramid,
     write_qptiff,
 )
+from tilewright.config.load import read_experiment
+from tilewright.follow import Follower
 from tilewright.init.folder import create_experiment
 from tilewright.io.results.mosaic import open_mosaic
 from tilewright.io.results.registration import read_transform
@@ -56,6 +59,7 @@ def test_three_formats_are_registered_and_judged(tmp_path: Path, cycles: list[in
         "stitched_plane": 5, "register": 2, "resample": 3, "assemble": 1, "qc_cycle": 3,
         "qc_register": 2, "report": 1, "summary": 1, "verdict": 1,
     }  # fmt: skip
+    check_a_cycle_before_the_reference_cycle(run)
     run.edit(cycles=cycles)
     run.snakemake("registration", "qc", "--cores", "2")
     (sample,) = (path for path in run.results.iterdir() if (path / "registration").is_dir())
@@ -85,3 +89,11 @@ def test_three_formats_are_registered_and_judged(tmp_path: Path, cycles: list[in
     assert "Stitched image" in page
     assert "How it was stitched was not judged" in page
     assert "Tile positions" not in page
+
+
+def check_a_cycle_before_the_reference_cycle(run: Run) -> None:
+    """What `tilewright follow` asks Snakemake for then is the cycle's planes, judged."""
+    with contextlib.chdir(run.folder):
+        follower = Follower(run.config, [], 0.0, [])
+        (own,) = follower._own(read_experiment(run.config).of_cycles([2]), 2)
+    assert run.planned(own, "--config", "cycles=[2]") == {"stitched_plane": 2, "qc_cycle": 1}

@@ -21,7 +21,6 @@ from tilewright.config.layout import Layout
 from tilewright.config.load import read_experiment
 from tilewright.config.rules import SNAKEMAKE_MB
 from tilewright.io.results.mosaic import open_mosaic
-from tilewright.io.results.registration import read_transform
 from tilewright.phantom.make import PhantomDesign, make_phantom
 
 pytestmark = pytest.mark.workflow
@@ -69,23 +68,6 @@ def test_in_focus_plane(tiny_run: Run, truth: PhantomTruth, channel: int) -> Non
     assert reached > 0.99
     # 0.26 and 0.23 of the best raw plane's disagreement are left.
     assert 1 - reached < 0.5 * (1 - raw)
-
-
-def test_registration_error(tiny_run: Run, truth: PhantomTruth) -> None:
-    transform = read_transform(tiny_run.sample / "register/cycle2.npz")
-    reference, moving = (mosaic_offset(tiny_run.sample, truth, cycle) for cycle in (1, 2))
-    # A grid on the cycle's canvas, where it shows tissue that the cycle kept.
-    y, x = np.mgrid[60:400:12, 60:400:12].astype(float)
-    there = np.stack(truth.maps[1].to_reference(y, x))
-    on_tissue = (
-        ndimage.map_coordinates((truth.mask * truth.kept[1]).astype(float), there, order=1) > 0.9
-    )
-    points = np.stack([there[0][on_tissue], there[1][on_tissue]], axis=1) - reference
-    expected = np.stack([y[on_tissue], x[on_tissue]], axis=1) - moving
-    error = np.hypot(*(transform.points(points) - expected).T)
-    assert len(error) > 200
-    assert np.median(error) < 0.2
-    assert np.percentile(error, 95) < 0.5
 
 
 def test_registered_image(tiny_run: Run) -> None:

@@ -19,7 +19,6 @@ from tests.stages.edf.edf_runs import (
     store,
 )
 from tests.support.mosaics import OPTICS, VOXEL_UM
-from tests.support.runs import digests
 from tests.support.wavy_stack import PEDESTAL, PLANES, SIZE, psnr, wavy
 from tests.support.wiener_scene import scene
 from tilewright.errors import ProcessingError
@@ -185,15 +184,6 @@ def test_an_empty_channel_is_dark_and_at_mid_stack(tmp_path: Path, shape: tuple[
         assert mosaic.attributes["undecided_fraction"] == 1
     light = np.zeros(shape, np.float32)
     assert not projected(tmp_path, light, attributes=DECONVOLVED)[0].read().any()
-
-
-def test_two_runs_write_the_same_bytes(tmp_path: Path) -> None:
-    source = store(tmp_path / "in.zarr", wavy(1)[0], 64)
-    for name, workers in (("a", 1), ("b", 2)):
-        run(tmp_path / name, source, backend=dataclasses.replace(CPU, workers=workers))
-    contents = digests(tmp_path / "a")
-    assert contents == digests(tmp_path / "b")
-    assert len(contents) > 9
 
 
 def test_impossible_methods_are_refused_and_nothing_is_left(tmp_path: Path) -> None:

@@ -55,20 +55,6 @@ def test_attributes_and_voxels(tmp_path: Path) -> None:
     assert 7 < mosaic.attributes["feather_px"] < 15
 
 
-@pytest.mark.parametrize("workers", [1, 5])
-def test_each_plane_of_each_tile_is_decoded_once(tmp_path: Path, workers: int) -> None:
-    seen = []
-
-    class Counted(ArrayTiles):
-        def read(self, tile: int, z: int) -> Any:
-            seen.append((tile, z))
-            return super().read(tile, z).copy()
-
-    tiles = Counted(**vars(make_tiles(planes=3)))
-    run(tiles, tmp_path / "m.zarr", chunk_px=16, backend=cpu_backend(workers))
-    assert sorted(seen) == [(tile, z) for tile in range(12) for z in range(3)]
-
-
 def test_positions_are_matched_by_name(tmp_path: Path) -> None:
     tiles = make_tiles()
     straight = run(tiles, tmp_path / "a.zarr")
