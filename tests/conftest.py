@@ -27,13 +27,22 @@ providers._get_local_constants = lambda: providers._local_constants
 #: CuPy's name over NumPy, for processes that have it on their path.
 STANDIN = REPO / "tests/support/standin"
 ON_SLURM = "tests/on_slurm/"
-#: What begins first: the cluster's tests, then whole runs, of which ``tiny_run`` is one.
+#: What begins first: the cluster's tests, then whole runs, of which ``tiny_run`` is one, then files
+#: of more than half a minute, so that no worker begins one when the others have ended.
 FIRST = (
     ON_SLURM,
     "tests/workflow/test_workflow.py",
     "tests/workflow/test_stitched.py",
     "tests/workflow/test_installed.py",
     "tests/workflow/",
+    "tests/quality/test_damages.py",
+    "tests/stages/illumination/test_estimate.py",
+    "tests/init/test_init.py",
+    "tests/init/test_overlap.py",
+    "tests/commands/test_follow.py",
+    "tests/stages/register/",
+    "tests/stages/test_device_memory.py",
+    "tests/kernels/tile_positions/",
 )
 #: Modules of more than about 10 s of arithmetic, or that start processes; `make check` skips them.
 SLOW = (

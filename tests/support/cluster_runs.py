@@ -46,19 +46,23 @@ SETTINGS: dict[str, object] = {
     "cpu-partitions": "hpg-default",
     "poll-seconds": 2,
 }
-#: In place of ``sbatch``: of rule work the sleeping job alone, by its number. Snakemake starts
-#: twice in each job, which takes longer than most of them sleep. How the job's script notes its
-#: exit code stays.
+#: In place of ``sbatch``: of rule work the sleeping job alone, by its number, and of rule beside
+#: its output. Snakemake starts twice in each job, which takes longer than most of them sleep. How
+#: the job's script notes its exit code stays.
 _LIGHT = """\
 #!/bin/bash
-i=
+job=
 for word in "$@"; do
-  case "$word" in *rule_work_wildcards_*) i=${{word##*_}} ;; esac
+  i=${{word##*_}}
+  case "$word" in
+    *rule_work_wildcards_*)
+      fault=none
+      case "$i" in {faults} esac
+      job="{job} out/$i.txt {seconds} $fault $i 2> log/work/$i.log" ;;
+    *rule_beside_wildcards_*) job="echo $i > beside/$i.txt" ;;
+  esac
 done
-[ -n "$i" ] || exec {sbatch} "$@"
-fault=none
-case "$i" in {faults} esac
-job="{job} out/$i.txt {seconds} $fault $i 2> log/work/$i.log"
+[ -n "$job" ] || exec {sbatch} "$@"
 sed -e "1a $job" -e '1!{{/^code=/,$!d}}' | {sbatch} "$@"
 """
 
@@ -88,7 +92,7 @@ class ClusterRun:
             (self.folder / "config.yaml").write_text(yaml.safe_dump({**SLEEPERS, **config}))
         if light:
             faults = [f"{i}) fault={fault} ;;" for i, fault in config.get("faults", {}).items()]
-            for folder in ("out", "log/work"):
+            for folder in ("out", "log/work", "beside"):
                 (self.folder / folder).mkdir(parents=True, exist_ok=True)
             script = _LIGHT.format(
                 job=f"{sys.executable} {self.snakefile.with_name('job.py')}",
