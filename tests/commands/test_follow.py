@@ -342,5 +342,5 @@ def test_a_signal_ends_the_run(
     follow = subprocess.Popen(command, start_new_session=True, preexec_fn=heed_signals)
     wait_for(Path("on").exists, 100)
     (os.killpg if group else os.kill)(follow.pid, number)
-    assert follow.wait(100) == 128 + number
+    assert follow.wait(600) == 128 + number
     assert not any(Path(".snakemake/locks").glob("*"))

@@ -79,7 +79,7 @@ def play(
         cwd=folder,
         env={**os.environ, "PYTHONPATH": f"{REPO / 'src'}:{REPO / 'scheduler-plugin/src'}:{REPO}",
              "XDG_CACHE_HOME": str(folder / "cache")},
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     log = folder / "log"
     events = sorted(map(json.loads, log.read_text().splitlines())) if log.exists() else []

@@ -71,7 +71,7 @@ def test_a_cache_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "snakemake", "-c1", "--scheduler", "tilewright"],
         cwd=tmp_path, env={**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache")},
-        capture_output=True, text=True, timeout=300, check=False,
+        capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert done.returncode == 1
     assert "cannot be written (Not a directory); make room there" in done.stderr
@@ -169,7 +169,7 @@ def test_a_run_of_one_machine_that_is_terminated_while_it_selects_jobs_ends(tmp_
     (tmp_path / "Snakefile").write_text(_TERMINATED_HERE)
     done = subprocess.run(
         [sys.executable, "-m", "snakemake", "-c1", "--scheduler", "tilewright"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
+        cwd=tmp_path, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
     assert "Will exit after finishing currently running jobs" in done.stderr
     assert done.returncode == 1

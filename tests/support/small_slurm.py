@@ -134,7 +134,7 @@ def run(
         [sys.executable, "-m", "snakemake", "-j", "50", "--executor", "tilewright", "--scheduler",
          "tilewright", "--latency-wait", "1", "--tilewright-poll-seconds", "1",
          "--tilewright-leave-out", "*-b", "--workflow-profile", "none", *args],
-        cwd=folder, env=environment, capture_output=True, text=True, timeout=300, check=False,
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=600, check=False,
     )  # fmt: skip
 
 

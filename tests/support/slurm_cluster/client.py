@@ -71,7 +71,7 @@ class Client:
         who = {"HOME": entry.pw_dir, "USER": user, "LOGNAME": user, "PATH": search_path()}
         words = [str(word) for word in argv]
         done = subprocess.run(
-            words, env=own | who | self.env | dict(env or {}), cwd=self.scratch, timeout=60,
+            words, env=own | who | self.env | dict(env or {}), cwd=self.scratch, timeout=300,
             user=entry.pw_uid, group=entry.pw_gid,
             extra_groups=os.getgrouplist(user, entry.pw_gid), stdin=subprocess.DEVNULL,
             capture_output=True, text=True, check=False,

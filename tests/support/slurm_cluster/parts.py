@@ -67,7 +67,7 @@ def install_database(place: Place) -> None:
         ],
         check=True,
         capture_output=True,
-        timeout=60,
+        timeout=300,
         env={**os.environ, "PATH": search_path()},
     )
 
