@@ -55,9 +55,10 @@ def baseline(bench: Bench) -> Baseline:
         item
         for cycle in CYCLES
         for stage in STAGES_OF_CYCLE
-        for item in bench.quality(stage, cycle)
+        for item in bench.quality(stage, cycle, drawn=False)
     ]
-    others = [*bench.quality("deconvolve", 1), *bench.quality("register", 2)]
+    others = bench.quality("deconvolve", 1, ["1"], drawn=False)
+    others += bench.quality("register", 2, drawn=False)
     return {key_of(item): item for item in [*items, *others]}
 
 
@@ -168,12 +169,6 @@ MISSED = {"deconvolved with the PSF of another objective"}
 #: brings it about.
 STAND_INS = {
     "sure matches that were given up for others": Damage(f.edges(f.given_up), "doubtful_tiles"),
-    "a row of tiles known to 2 px": Damage(
-        f.positions("sigma_px", [6, 7, 8], 2.0), "doubtful_tiles", "1/.*tiles 7, 8, 9"
-    ),
-    "a row of tiles that nothing ties to the others": Damage(
-        f.positions("island", [6, 7, 8], 1), "doubtful_tiles", "1/.*nothing ties tiles 7, 8, 9"
-    ),
 }
 EVERY = {**DAMAGES, **STAND_INS}
 #: The first damage on which each number must warn.

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from scipy import ndimage
 
 from tests.support.quality.workbench import SAMPLE, Bench
-from tilewright.io.results.positions import Edges, read_edges, read_positions, write_table
+from tilewright.io.results.positions import Edges, read_edges, write_table
 
 Array = NDArray[Any]
 Edit = Callable[[Array], Array]
@@ -83,7 +83,7 @@ def magnified(factor: float) -> Edit:
 
 
 def mirrored_cycle(bench: Bench) -> Asked:
-    bench.edit_raw(2, "1", lambda stack: stack[:, :, ::-1])
+    bench.edit_raw(2, "1", lambda stack: stack[:, :, ::-1], check_pixels=True)
     bench.calibrate(2)
     return [("tile_positions", 2, ()), *stitched(bench, 2)]
 
@@ -126,7 +126,7 @@ def incomplete_tile(bench: Bench) -> Asked:
     """Lose a plane of the middle tile, which the tiles table leaves out then."""
     bench.raw(1, "1", 4)[2].unlink()
     bench.edit_rows("tiles.csv", leave_out)
-    bench.manifests(1)
+    bench.manifests(1, pixels=False)
     bench.calibrate(1)
     return [("tile_positions", 1, ()), *stitched(bench)]
 
@@ -141,7 +141,7 @@ def started_too_deep(bench: Bench) -> Asked:
         paths = bench.raw(cycle + 1, str(channel + 1), tile)
         for old, new in zip(paths[2:], paths, strict=False):
             old.rename(new)
-    bench.manifests()
+    bench.manifests(pixels=False)
     asked = stitched(bench, 1, "2")
     bench.edf(1, "2")
     return [*asked, *EDF]
@@ -207,16 +207,6 @@ def given_up(edges: Edges) -> None:
     edges.dy_px[4:] += 2.5
     edges.accepted[4:] = False
     edges.log10_chance[4:] = -9.0
-
-
-@fault
-def positions(bench: Bench, column: str, tiles: Iterable[int], value: float) -> Asked:
-    """Add a value to a column of some tiles of cycle 1."""
-    table = read_positions(bench.path("positions"))
-    for tile in tiles:
-        getattr(table, column)[tile] += value
-    write_table(bench.path("positions"), {SAMPLE: table})
-    return [("tile_positions", 1, ())]
 
 
 # Stacks
