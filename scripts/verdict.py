@@ -7,10 +7,11 @@ from tilewright.quality.summary import stop_on_failure, verdict_line, write_trus
 from tilewright.runtime.job import job_context
 
 with job_context(snakemake.log, snakemake.threads):
-    items = write_trusted_markers(
-        Path(snakemake.input.quality), snakemake.params.channels, Path(snakemake.output[0])
+    table = Path(snakemake.output[0])
+    items, rows = write_trusted_markers(
+        Path(snakemake.input.quality), snakemake.params.channels, table
     )
     # On the terminal, not in the log: Snakemake calls no ``onsuccess`` of a module.
-    line = verdict_line(Path(snakemake.output[0]), Path(snakemake.input.report))
+    line = verdict_line(rows, table, Path(snakemake.input.report))
     sys.__stderr__.write(f"{line}\n")
     stop_on_failure(items, snakemake.params.on_fail)

@@ -111,11 +111,10 @@ def test_quality_files_come_back_as_they_were_written(tmp_path: Path) -> None:
         read_qc(path)
 
 
-def test_the_end_of_a_run_counts_its_channels(tmp_path: Path) -> None:
-    table = tmp_path / "trusted_markers.csv"
-    table.write_text("marker,verdict\nCD3,fail\nDAPI,pass\nCD8,pass\n")
-    line = verdict_line(table, Path("report.html"))
-    assert line == f"quality by channel: 2 pass, 1 fail; see {table} and report.html"
+def test_the_end_of_a_run_counts_its_channels() -> None:
+    rows = [{"verdict": verdict} for verdict in ("fail", "pass", "pass")]
+    line = verdict_line(rows, Path("trusted_markers.csv"), Path("report.html"))
+    assert line == "quality by channel: 2 pass, 1 fail; see trusted_markers.csv and report.html"
 
 
 def summarise(folder: Path, items: list[QcResult]) -> list[dict[str, str]]:
@@ -125,7 +124,7 @@ def summarise(folder: Path, items: list[QcResult]) -> list[dict[str, str]]:
         write_qc(paths[-1], QcRecord(found.sample, found.cycle, found.stage, (found,), {}, ""))
     outputs = [folder / name for name in ("qc.json", "qc.csv", "trusted_markers.csv")]
     returned = write_summary(paths, *outputs[:2])
-    assert write_trusted_markers(outputs[0], CHANNELS, outputs[2]) == returned
+    assert write_trusted_markers(outputs[0], CHANNELS, outputs[2])[0] == returned
     assert sorted(i.metric for i in returned) == sorted(i.metric for i in items)
     with outputs[1].open() as file:
         assert len(list(csv.DictReader(file))) == len(items)

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from tilewright.config.tables import TILE_COLUMNS
-from tilewright.io.inputs.tile_planes import TilePlace, TileRows
+from tilewright.io.inputs.placed_planes import TilePlace, TileRows
 from tilewright.kernels.tile_positions.tile_order import tile_places
 from tilewright.runtime.files import csv_text
 

@@ -18,8 +18,8 @@ from tilewright.config.rules import DataSize, DataSizes
 from tilewright.config.tables import Places, Sample, collect_errors, read_tiles
 from tilewright.errors import ConfigError, RawDataError
 from tilewright.io.inputs.manifest import build_manifest
+from tilewright.io.inputs.placed_planes import TilePlace, TileRows
 from tilewright.io.inputs.plane_table import Manifest, read_manifest
-from tilewright.io.inputs.tile_planes import TilePlace, TileRows
 
 #: Least tile side: at 10 % overlap its strips are 6 px wide.
 MIN_TILE_PX = 64

@@ -17,7 +17,7 @@ SNAKEMAKE_MB = 280
 _PYTHON_MB = 60  # a bare interpreter
 _MEMORY_FACTOR = 1.25  # memory asked for over memory measured (no figure)
 _GPU_MB = 1000  # host memory of a process on a GPU: CuPy's libraries and the driver (not measured)
-#: Fits are done by one thread; windows of 20 planes take 240 MB a thread, 1 GB together.
+#: Fits are done by one thread; windows of 20 planes take 300 MB a thread.
 _MOST_CPUS = {"calibrate": 4, "edf_plane": 4}
 _GPU_MEMORY_FACTOR = 1.6  # a device's memory over a CPU's: FFTs have workspaces there (no figure)
 _GPU_CPUS = 2  # a job on a GPU: one CPU drives it, one reads and writes
@@ -119,7 +119,7 @@ def _deconvolve(size: DataSize, cpus: int) -> Cost:
 
 def _edf_plane(size: DataSize, cpus: int) -> Cost:
     window_mb = (min(1024, _side_px(size)) + 224) ** 2 * 4 / _MB
-    mb = window_mb * (3.5 * size.planes + 40 + cpus * (1.5 * size.planes + 28)) + 160
+    mb = window_mb * cpus * (1.5 * size.planes + 20) + 4 * size.planes + 120
     # the filters, which are made once, then windows
     work_s = 20 + size.mosaic_px * (0.7 + 0.02 * size.planes) / (1e6 * cpus)
     return Cost(mb, work_s)

@@ -11,7 +11,7 @@ from pydantic import AfterValidator, BeforeValidator, Field, FiniteFloat, Valida
 
 from tilewright.config.table_file import Unique, read_table
 from tilewright.errors import ConfigError
-from tilewright.io.inputs.tile_planes import TilePlace
+from tilewright.io.inputs.placed_planes import TilePlace
 from tilewright.io.numbers import finite
 
 #: Units of positions, also as spreadsheet programs and other software write them.

@@ -58,7 +58,7 @@ class Backend:
     xp, fft, ndimage : Any
         ``numpy, scipy.fft, scipy.ndimage`` or ``cupy, cupyx.scipy.fft, cupyx.scipy.ndimage``.
     workers : int
-        CPU threads that FFTs and chunk loops may use; 1 on a GPU.
+        CPU threads that loops over chunks may use; 1 on a GPU.
     use : DeviceUse
         Shared by all copies of a backend.
     """
@@ -77,15 +77,6 @@ class Backend:
     def to_numpy(self, array: Array) -> Any:
         """Move an array of this backend to host memory as a NumPy array."""
         return np.asarray(array) if self.device == "cpu" else self.xp.asnumpy(array)
-
-    @contextlib.contextmanager
-    def fft_threads(self) -> Iterator[None]:
-        """Let SciPy's FFTs in the block use all ``workers``; nothing to do on a GPU."""
-        if self.device == "cpu" and hasattr(self.fft, "set_workers"):
-            with self.fft.set_workers(self.workers):
-                yield
-        else:
-            yield
 
 
 def cpu_backend(workers: int = 1) -> Backend:
@@ -167,17 +158,17 @@ def fast_len(n: int) -> int:
 
 
 @contextlib.contextmanager
-def cancelling_thread_pool(backend: Backend, gpu_threads: int = 4) -> Iterator[ThreadPoolExecutor]:
+def cancelling_thread_pool(backend: Backend) -> Iterator[ThreadPoolExecutor]:
     """Open a thread pool that cancels pending work after an error.
 
-    It has the backend's threads, or ``gpu_threads`` that read and write around a GPU: four keep one
-    device busy.
+    It has the backend's threads, or four that read and write around a GPU: they keep one device
+    busy.
 
-    >>> with cancelling_thread_pool(cpu, 2) as pool:
+    >>> with cancelling_thread_pool(cpu) as pool:
     ...     list(pool.map(abs, [-1, 2]))
     [1, 2]
     """
-    pool = ThreadPoolExecutor(backend.workers if backend.device == "cpu" else gpu_threads)
+    pool = ThreadPoolExecutor(backend.workers if backend.device == "cpu" else 4)
     try:
         yield pool
     finally:

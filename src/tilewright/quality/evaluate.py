@@ -149,16 +149,7 @@ def apply_thresholds(
 
 def write_qc(path: Path, record: QcRecord) -> None:
     """Write a record atomically."""
-    content = {
-        "sample": record.sample,
-        "cycle": record.cycle,
-        "stage": record.stage,
-        "verdict": record.verdict,
-        "caption": record.caption,
-        "items": [asdict(item) for item in record.items],
-        "numbers": record.numbers,
-    }
-    write_json(path, json_value(content))
+    write_json(path, json_value({"verdict": record.verdict, **asdict(record)}))
 
 
 def read_qc(path: Path) -> QcRecord:

@@ -1,6 +1,5 @@
 """All verdicts of a run in three tables, and what to do when one is ``fail``."""
 
-import csv
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
@@ -105,8 +104,8 @@ def write_summary(
 
 def write_trusted_markers(
     qc_json: Path, channels: Sequence[Mapping[str, Any]], output: Path
-) -> list[QcResult]:
-    """Write :func:`trusted_markers` of a :func:`write_summary`; return all items for the gate.
+) -> tuple[list[QcResult], list[dict[str, Any]]]:
+    """Write :func:`trusted_markers` of a :func:`write_summary`; return all items, and the rows.
 
     Raises
     ------
@@ -115,14 +114,14 @@ def write_trusted_markers(
     """
     with result_file_errors(qc_json, "summary of quality"):
         items = [QcResult(**row) for row in read_json(qc_json)["items"]]
-    write_result(output, csv_text(_COLUMNS, trusted_markers(items, channels)))
-    return items
+    rows = trusted_markers(items, channels)
+    write_result(output, csv_text(_COLUMNS, rows))
+    return items, rows
 
 
-def verdict_line(trusted: Path, report: Path) -> str:
-    """Return how many channels of a table of :func:`write_trusted_markers` pass, warn and fail."""
-    with trusted.open(encoding="utf-8", newline="") as stream:
-        found = Counter(row["verdict"] for row in csv.DictReader(stream))
+def verdict_line(rows: Iterable[Mapping[str, Any]], trusted: Path, report: Path) -> str:
+    """Return how many channels of :func:`trusted_markers` pass, warn and fail, and where it is."""
+    found = Counter(row["verdict"] for row in rows)
     numbers = [f"{found[verdict]} {verdict}" for verdict in RANK if found[verdict]]
     return f"quality by channel: {', '.join(numbers)}; see {trusted} and {report}"
 

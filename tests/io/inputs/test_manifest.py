@@ -15,8 +15,8 @@ from tests.support.tile_tables import grid_rows
 from tilewright.errors import RawDataError
 from tilewright.io.inputs import raw_headers
 from tilewright.io.inputs.manifest import build_manifest
+from tilewright.io.inputs.placed_planes import TilePlace, TileRows
 from tilewright.io.inputs.plane_table import read_manifest
-from tilewright.io.inputs.tile_planes import TilePlace, TileRows
 from tilewright.io.inputs.tiles import open_tiles
 from tilewright.io.tiff.headers import RawHeader
 from tilewright.kernels.tile_positions.tile_order import tile_places

@@ -134,7 +134,6 @@ def test_clipped_tissue_is_no_evidence(declared: bool) -> None:
     limit = 3000.0 if declared else None
     found, numbers = run(tiles, places, offset_counts=None, saturation_counts=limit)
     assert numbers["saturation_counts"] == 3000.0
-    assert numbers["saturated_share"] > 0.05
     assert relative_rmse(found.flat, truth) < 0.02
 
 

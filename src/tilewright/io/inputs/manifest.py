@@ -17,9 +17,9 @@ from typing import Any
 from tilewright.errors import RawDataError, ResultFileError
 from tilewright.io.formats import scan, stitched
 from tilewright.io.formats.common import RAW_DIR_FILE, RawPlane, ScanOptions, select_region
+from tilewright.io.inputs.placed_planes import PlacedPlanes, TileRows, place_planes
 from tilewright.io.inputs.plane_table import Manifest, PlaneRow, read_manifest
 from tilewright.io.inputs.raw_headers import read_headers
-from tilewright.io.inputs.tile_planes import PlacedPlanes, TileRows, place_planes
 from tilewright.io.results.result_file import write_result
 from tilewright.io.tiff.headers import SCALED_TYPE, RawHeader
 from tilewright.kernels.tile_positions.tile_order import grid_places

@@ -233,10 +233,9 @@ def _cross_power(
     window = np.outer(*(np.hanning(n + 2)[1:-1] for n in shape))
     taper = backend.asarray(window)
     spectra = []
-    with backend.fft_threads():
-        for z in planes:
-            plane = backend.asarray(sample[int(z)])
-            spectra.append(backend.fft.rfft2((plane - plane.mean()) * taper))
+    for z in planes:
+        plane = backend.asarray(sample[int(z)])
+        spectra.append(backend.fft.rfft2((plane - plane.mean()) * taper))
     cross = sum((a * b.conj()).real for a, b in itertools.pairwise(spectra))
     values = backend.to_numpy(cross).astype(np.float64).ravel() / float(np.square(window).sum())
     radius = np.hypot(np.fft.fftfreq(shape[0])[:, None], np.fft.rfftfreq(shape[1]))

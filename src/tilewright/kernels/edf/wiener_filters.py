@@ -11,12 +11,12 @@ dependent: few of them make up all, and only those are applied.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import j0
 
-from tilewright.kernels.backend import Backend, Floats
+from tilewright.kernels.backend import Floats
 from tilewright.kernels.edf.channel_model import FINE, RADII, ChannelModel
 
 #: Reach of the filters, which fade from half of it on. Tiles need a halo of it.
@@ -28,43 +28,28 @@ _MODEL_ERROR = 2e-3
 #: Most kernels that make up all filters: 14 lose 0.06 dB on dim and 0.1 dB on wavy sets, and save a
 #: tenth of the time.
 _MOST_RANK = 18
+#: Radii at which the transfer functions of filters are known; they change faster than what they are
+#: made of.
+FINE_RADII = np.linspace(0, RADII[-1], 16 * (RADII.size - 1) + 1)
 
 
 @dataclass(frozen=True)
 class Filters:
-    """All filters of a channel, as few kernels and how to mix them.
+    """All filters of a channel, as few round ones and how to mix them.
 
     Attributes
     ----------
-    kernels : float32 (usable planes, rank, 65, 65)
-        One quadrant, centre at 0, of kernels that are even in y and x.
+    transfer : float32 (2049, rank, usable planes)
+        Transfer functions at :data:`FINE_RADII`, of what becomes of each plane.
     mixing : float32 (2 spreads, planes, rank)
-        The filter of a bin is the sum of the kernels with these weights.
+        The filter of a bin is the sum of these with these weights.
     noise : float32 (2 spreads, planes)
         Variance that a bin's filter leaves of white noise of variance 1.
     """
 
-    kernels: NDArray[np.float32]
+    transfer: NDArray[np.float32]
     mixing: NDArray[np.float32]
     noise: NDArray[np.float32]
-
-    @property
-    def rank(self) -> int:
-        """Number of filtered images."""
-        return int(self.kernels.shape[1])
-
-    def on_grid(self, backend: Backend, shape: tuple[int, int]) -> Any:
-        """Return the transfer functions of a window of ``shape`` (y, x), on the device.
-
-        (usable planes, rank, y // 2 + 1, x // 2 + 1) float32: they are even in y as well.
-        """
-        xp = backend.xp
-        rows, columns = (_cosines(n, REACH_PX + 1) for n in shape)
-        rows, columns = backend.asarray(np.ascontiguousarray(rows.T)), backend.asarray(columns)
-        out = xp.empty((*self.kernels.shape[:2], len(rows), columns.shape[1]), dtype=xp.float32)
-        for index in np.ndindex(self.kernels.shape[:2]):
-            xp.matmul(rows, backend.asarray(self.kernels[index]) @ columns, out=out[index])
-        return out
 
 
 def make_filters(channel: ChannelModel) -> Filters:
@@ -83,18 +68,18 @@ def make_filters(channel: ChannelModel) -> Filters:
     Examples
     --------
     >>> channel = ChannelModel(np.ones((9, 129)), np.ones(3, bool), np.ones(129), 1.0)
-    >>> make_filters(channel).kernels.shape[2:]
-    (65, 65)
+    >>> make_filters(channel).transfer.shape
+    (2049, 6, 3)
     """
     if not channel.plane_mask.any():
         raise ValueError("no plane of the stack is usable: there is nothing to project")
     bins = np.concatenate([_bins(channel, spread) for spread in channel.spreads])
     shape = (len(channel.spreads), len(channel.plane_mask))
     mixing, basis = _low_rank(bins, _error_root(channel))
-    kernels = _kernels(np.moveaxis(basis, 2, 0))
+    transfer = _faded(np.moveaxis(basis, 1, 0).reshape(RADII.size, -1))
     gain = np.square(bins).sum(axis=2) @ (2 * np.pi * RADII * RADII[1])
     return Filters(
-        kernels.astype(np.float32),
+        transfer.reshape(-1, mixing.shape[1], basis.shape[2]).astype(np.float32),
         mixing.reshape(*shape, -1).astype(np.float32),
         gain.reshape(shape).astype(np.float32),
     )
@@ -147,36 +132,21 @@ def _error_root(channel: ChannelModel) -> Floats:
     return np.moveaxis(np.linalg.cholesky(light), 1, 2)
 
 
-def _kernels(profiles: Floats) -> Floats:
-    """Return quadrants (…, 65, 65) of the kernels of radial transfer functions (…, radii)."""
-    # Three times the reach: a kernel does not wrap around.
-    grid = 3 * REACH_PX
-    half = np.arange(grid // 2 + 1) / grid
-    radius = np.hypot(half[:, None], half)
-    cosine = _cosines(grid, REACH_PX + 1) / grid
-    # Frequencies other than 0 and the last stand for two; the kernel's pixels do not.
-    cosine[1:] /= 2
-    cosine[:, 1:-1] *= 2
-    at = np.hypot(np.arange(REACH_PX + 1)[:, None], np.arange(REACH_PX + 1))
-    fade = 0.5 + 0.5 * np.cos(np.pi * np.clip(2 * at / REACH_PX - 1, 0, 1))
-    out = np.empty((*profiles.shape[:2], *at.shape))
-    lower = np.minimum((radius / RADII[1]).astype(np.intp), RADII.size - 2)
-    share = radius / RADII[1] - lower
+def _faded(profiles: Floats) -> Floats:
+    """Return the transfer functions (2049, n) of profiles (129, n) whose kernels fade."""
+    radius = np.arange(4 * REACH_PX + 1) / 4
+    fade = 0.5 + 0.5 * np.cos(np.pi * np.clip(2 * radius / REACH_PX - 1, 0, 1))
+    fine = np.stack([np.interp(FINE_RADII, RADII, profile) for profile in profiles.T], axis=1)
+    to_transfer = _hankel(FINE_RADII, radius)
+    transfer = to_transfer @ (fade[:, None] * (_hankel(radius, FINE_RADII) @ fine))
     # What the fade takes from the sum goes back where it is smooth: light is neither made nor lost.
-    smooth = fade * np.exp(-0.5 * np.square(3 * at / REACH_PX))
-    counted = np.minimum(np.arange(REACH_PX + 1), 1) + 1
-    smooth /= counted @ smooth @ counted
-    for index in np.ndindex(profiles.shape[:2]):
-        values = profiles[index]
-        plane = values[lower] * (1 - share) + values[lower + 1] * share
-        kernel = fade * (cosine @ plane @ cosine.T)
-        out[index] = kernel + (values[0] - counted @ kernel @ counted) * smooth
-    return out
+    smooth = to_transfer @ (fade * np.exp(-0.5 * np.square(3 * radius / REACH_PX)))
+    return np.asarray(transfer + np.outer(smooth / smooth[0], profiles[0] - transfer[0]))
 
 
-def _cosines(length: int, pixels: int) -> Floats:
-    """Return the transform of even kernels: (pixels, length // 2 + 1)."""
-    frequency = np.arange(length // 2 + 1) / length
-    cosine = 2 * np.cos(2 * np.pi * np.arange(pixels)[:, None] * frequency)
-    cosine[0] = 1
-    return cosine
+def _hankel(at: Floats, radii: Floats) -> Floats:
+    """Return what transforms a round function of ``radii``, 0 and even steps, to those ``at``."""
+    step = float(radii[1])
+    weight = 2 * np.pi * step * radii
+    weight[0] = np.pi * step**2 / 6  # the end of a sum by trapezoids
+    return np.asarray(j0(2 * np.pi * at[:, None] * radii) * weight)

@@ -7,7 +7,7 @@ instead; grain that is no more than noise is removed.
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,7 +23,7 @@ from tilewright.kernels.edf.focus import (
     mean_2x2,
     upsample_linear,
 )
-from tilewright.kernels.edf.wiener_filters import Filters
+from tilewright.kernels.edf.wiener_filters import FINE_RADII, Filters
 
 #: Focus weights: shares of the wide energy and of noise, which leaves them equal where no plane has
 #: detail, and their power. With a tenth of the noise dim stacks lose 0.05 dB.
@@ -33,8 +33,41 @@ _WIDE_SHARE, _NOISE_SHARE, _POWER = 0.2, 0.02, 2
 #: grain (RL 0.21), and 4 gains 0.5 dB; returning it over 12 px instead of 6 loses 0.2 dB where it
 #: is very dim.
 _GRAIN, _POWER_PX, _RETURN_PX = 4.0, 2.0, 6.0
-#: Rows of the spectrum that are filtered at a time on a CPU.
-_ROWS = 8
+#: Filters are round: so many pairs of frequencies of like radius have the filter of their mean
+#: radius, but for the lowest pairs, which have one each; and how many frequencies are filtered at
+#: a time.
+_LOWEST, _ALIKE, _AT_A_TIME = 4096, 8, 32768
+
+
+class _Ring(NamedTuple):
+    """Frequencies of a spectrum, and their filters.
+
+    ``at`` (frequencies,) int32, in the flat spectrum; as many of them for each of ``lower`` int32,
+    the radii of the filters at or below theirs, and ``share`` float32 (…, 1, 1), of the next radii.
+    """
+
+    at: Array
+    lower: Array
+    share: Array
+
+
+def _rings(backend: Backend, shape: tuple[int, int]) -> Iterator[_Ring]:
+    """Yield all frequencies of the spectra of windows of a shape (y, x), even numbers."""
+    y, x = shape
+    radius = np.hypot(np.fft.fftfreq(y)[:, None], np.fft.rfftfreq(x)) / FINE_RADII[1]
+    number = np.arange(radius.size, dtype=np.int32).reshape(radius.shape)
+    # Rows of negative frequency have the filters of the positive ones, to the last bit.
+    alone = number[[0, y // 2]].reshape(-1, 1)
+    pairs = np.stack([number[1 : y // 2].ravel(), number[: y // 2 : -1].ravel()], axis=1)
+    pairs = pairs[np.argsort(radius.ravel()[pairs[:, 0]], kind="stable")]
+    lowest = _LOWEST + (len(pairs) - _LOWEST) % _ALIKE
+    for groups in (alone, pairs[:lowest], pairs[lowest:].reshape(-1, 2 * _ALIKE)):
+        together = _AT_A_TIME // groups.shape[1]
+        for at in (groups[k : k + together] for k in range(0, len(groups), together)):
+            mean = radius.ravel()[at].mean(axis=1)
+            lower = np.minimum(mean, len(FINE_RADII) - 2).astype(np.int32)
+            share = backend.asarray((mean - lower)[:, None, None])
+            yield _Ring(backend.asarray(at.ravel(), None), backend.asarray(lower, None), share)
 
 
 class WienerPlane:
@@ -56,13 +89,13 @@ class WienerPlane:
     """
 
     def __init__(self, measure: FocusMeasure, channel: ChannelModel, filters: Filters) -> None:
-        if len(filters.kernels) != len(measure.planes):
+        if filters.transfer.shape[2] != len(measure.planes):
             raise ValueError("the filters are of other planes than the channel uses")
         self.focus, self.backend, self.window = measure, measure.backend, measure.window
         self._depths = len(channel.plane_mask)
         self._spreads, self._sheet = channel.spreads, channel.sheet_spread
-        self._rank = filters.rank
-        self._transfer = filters.on_grid(self.backend, self.window)
+        self._transfer = self.backend.asarray(filters.transfer)
+        self._rings = [*_rings(self.backend, self.window)]
         self._mixing, self._noise_left = map(self.backend.asarray, (filters.mixing, filters.noise))
 
     def project(
@@ -130,40 +163,30 @@ class WienerPlane:
                 yield spread_share * z_share, (spread, z)
 
     def _mix(self, spectra: list[Array], shares: Array) -> Array:
-        """Return the image (y, x): filtered images, each times its share."""
+        """Return the image (y, x): filtered images, each times its share; overwrites spectra."""
         backend, xp = self.backend, self.backend.xp
-        y, x = self.window
-        filtered = xp.empty((self._rank, y, x // 2 + 1), dtype=xp.complex64)
-        rows = y if backend.device == "gpu" else _ROWS
-        for first in range(0, y // 2 + 1, rows):
-            upper = slice(first, min(first + rows, y // 2 + 1))
-            self._filter_rows(spectra, filtered, upper, upper)
-            # Rows of negative frequency have the filters of the positive ones.
-            mirrored = slice(max(upper.start, 1), min(upper.stop, (y + 1) // 2))
-            if mirrored.start < mirrored.stop:
-                stop = y - mirrored.start + 1
-                lower = slice(stop - 1, y - mirrored.stop, -1)
-                self._filter_rows(spectra, filtered, mirrored, lower)
-        image = xp.zeros((y, x), dtype=xp.float32)
-        with backend.fft_threads():
-            for m in range(self._rank):
-                part = backend.fft.irfft2(filtered[m], s=(y, x))
-                part *= upsample_linear(xp, shares[..., m], POOL_PX)
-                image += part
+        image = xp.zeros(self.window, dtype=xp.float32)
+        for m, spectrum in enumerate(self._filtered(spectra)):
+            part = backend.fft.irfft2(spectrum, s=self.window)
+            part *= upsample_linear(xp, shares[..., m], POOL_PX)
+            image += part
         return image
 
-    def _filter_rows(self, spectra: list[Array], filtered: Array, of: slice, at: slice) -> None:
-        """Sum planes times filters (rows ``of``) for rows ``at`` of the spectrum."""
+    def _filtered(self, spectra: list[Array]) -> list[Array]:
+        """Return the spectra of filtered images, in the memory of those of the planes."""
         xp = self.backend.xp
-        shape = (self._rank, of.stop - of.start, filtered.shape[2])
-        term = xp.empty(shape, dtype=xp.float32)
-        for part in ("real", "imag"):
-            total = xp.zeros(shape, dtype=xp.float32)
-            for k in range(len(spectra)):
-                values = xp.ascontiguousarray(getattr(spectra[k][at], part))
-                xp.multiply(self._transfer[k, :, of], values, out=term)
-                total += term
-            getattr(filtered, part)[:, at] = total
+        planes, rank = len(spectra), self._transfer.shape[1]
+        out = [*spectra, *(xp.empty_like(spectra[0]) for _ in range(rank - planes))]
+        flat = [spectrum.ravel() for spectrum in out]
+        for ring in self._rings:
+            transfer = self._transfer[ring.lower] * (1 - ring.share)
+            transfer += self._transfer[ring.lower + 1] * ring.share
+            values = xp.stack([spectrum[ring.at] for spectrum in flat[:planes]])
+            values = values.view(xp.float32).reshape(planes, len(transfer), -1).swapaxes(0, 1)
+            values = transfer @ values
+            for m in range(rank):
+                flat[m][ring.at] = values[:, m].reshape(-1).view(xp.complex64)
+        return out[:rank]
 
     def _mix_focus_weighted(
         self, image: Array, stack: Any, weights: Array, confidence: NDArray[np.float32]

@@ -112,10 +112,9 @@ def _search(
 ) -> BlockShifts:
     xp = backend.xp
     _, height, width = reference.shape
-    with backend.fft_threads():
-        cross = xp.conj(backend.fft.rfft2(reference)) * backend.fft.rfft2(moving)
-        root = xp.sqrt(xp.abs(cross))
-        whole = backend.fft.irfft2(cross / (root + 1e-6), s=(height, width))
+    cross = xp.conj(backend.fft.rfft2(reference)) * backend.fft.rfft2(moving)
+    root = xp.sqrt(xp.abs(cross))
+    whole = backend.fft.irfft2(cross / (root + 1e-6), s=(height, width))
     # What the correlation would be at no shift if all waves agreed; but for the first and, of an
     # even width, the last column, each wave stands for two.
     columns = root.sum(axis=1)

@@ -117,11 +117,9 @@ def _defects(
     return context.evaluate("hot_pixels", 0.0 if repaired else len(defects) / tile_px, many)
 
 
-def _saturated(mosaic: Mosaic) -> tuple[float | None, str]:
+def _saturated(mosaic: Mosaic) -> tuple[float, str]:
     """Return the saturated share of the worst plane, counted in the raw tiles by ``stitch``."""
-    shares = mosaic.attributes.get("saturated_share")
-    if shares is None:
-        return None, "stitch did not count saturated pixels; make the mosaic again"
+    shares = mosaic.attributes["saturated_share"]
     return max(shares), f"plane {int(np.argmax(shares)) + 1}" if any(shares) else ""
 
 

@@ -134,8 +134,6 @@ class TileMeasures:
         dropped frame do not lower it.
     mean_counts, median_counts, noise_counts : float
         Of all binned pixels; noise is that of a block.
-    saturated_share : float
-        Of binned pixels.
     block_px : int
         Side of a block in raw pixels.
     shape_px, planes, saturation, equal_neighbours : float
@@ -157,7 +155,6 @@ class TileMeasures:
     mean_counts: float
     median_counts: float
     noise_counts: float
-    saturated_share: float
     block_px: int
     shape_px: tuple[int, int]
     planes: tuple[int, ...]
@@ -227,7 +224,6 @@ def measure_tiles(binned: BinnedTiles, positions: Positions | None) -> TileMeasu
         float(means.mean(dtype=np.float64)),
         float(np.median(binned.images)),
         _pixel_noise(binned.images) / side,
-        round(1.0 - float(valid.mean()), 6),
         side * binned.factor,
         binned.shape_px,
         binned.planes,

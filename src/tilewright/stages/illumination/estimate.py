@@ -331,7 +331,6 @@ def _measured(found: ChannelFit) -> dict[str, Any]:
         "equal_neighbours": measures.equal_neighbours,
         "saturation_counts": saturation,
         "saturation_method": known,
-        "saturated_share": measures.saturated_share,
     }
 
 
