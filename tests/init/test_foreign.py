@@ -135,7 +135,7 @@ def test_stitched_cycles_of_different_sizes_are_read_or_explained(tmp_path: Path
     result, acquisition = initiated(raw)
     assert acquisition["convention"] == "stitched"
     asked = [key.split(": ")[1] for key in result.notes.unknown]
-    assert asked == ["acquisition.pixel_um", "reference"]
+    assert asked == ["pixel_um", "reference"]
     shutil.rmtree(result.config.parent)
     result, _ = initiated(split)
     assert any("save all channels of a cycle in one file" in w for w in result.notes.warnings)

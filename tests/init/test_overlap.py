@@ -135,6 +135,6 @@ def test_a_step_that_few_overlaps_show_is_asked(
     corners = [RawPlane(1, "1", None, f"r{k}.tif", row=0, col=k) for k in range(2)]
     tiles = TileSet({plane.tile_name: [plane] for plane in corners}, "1", (224, 224))
     found = StageMap(np.eye(2), np.array([[0.0, 190.0]]), matched, 7, ())
-    monkeypatch.setattr(place_tiles, "_compare", lambda _: (found, ""))
-    placed = place_tiles.place_tiles({("", 1): tiles}, GridOptions(), CodexExperiment(), 0.3, {})
+    monkeypatch.setattr(place_tiles, "_fit", lambda _: found)
+    placed = place_tiles.place_tiles({("", 1): tiles}, GridOptions(), CodexExperiment(), 0.3)
     assert any("--overlap" in text for text in placed["", 1].notes.unknown) == asked

@@ -28,16 +28,6 @@ class Notes:
     unknown: list[str] = field(default_factory=list)
 
 
-def rows_text(rows: Sequence[int]) -> str:
-    """Return rows of a file in words.
-
-    >>> rows_text([2]), rows_text([2, 3, 5])
-    ('row 2', 'rows 2 to 5')
-    """
-    first, last = min(rows), max(rows)
-    return f"row {first}" if first == last else f"rows {first} to {last}"
-
-
 def values_text(values: Sequence[str]) -> str:
     """Return values as a range of numbers, or the first of some words."""
     distinct = sorted(set(values), key=natural_key)

@@ -70,8 +70,6 @@ def recognise(raw_dir: Path, pattern: str | None = None) -> RawFolder:
         what = f"of the pattern {pattern!r}; correct it" if pattern else f"of {convention}"
         raise RawDataError(f"{raw_dir} holds no file {what}")
     others = _other_images(folder, images, planes)
-    if convention in ("pattern", "codex", "imagexpress"):
-        _refuse_same_tiles(planes)
     if convention in ("pattern", "codex"):  # ImageXpress's projections are named as planes
         _refuse_alike(planes, others)
     return RawFolder(convention, options, planes, others, Path(folder), names.fields)
@@ -128,19 +126,6 @@ def _other_images(folder: str, images: Sequence[str], planes: Sequence[RawPlane]
     known = {*containers.SUFFIXES, *OTHER_SUFFIXES, *tables()["suffixes"]} - {".png", ".jpg"}
     others = [str(path) for path in _content(Path(folder)) if path.suffix.lower() in known]
     return [path for path in dict.fromkeys([*images, *others]) if path not in used]
-
-
-def _refuse_same_tiles(planes: Sequence[RawPlane]) -> None:
-    """Refuse two files that are one plane by their names."""
-    first: dict[RawPlane, str] = {}
-    for plane in planes:
-        other = first.setdefault(plane._replace(path=""), plane.path)
-        if other != plane.path:
-            raise RawDataError(
-                f"{other} and {plane.path} are the same tile of one cycle by their names; put the "
-                "files of each cycle into a folder of its own (cycle1, cycle2 …), and of two "
-                "experiments name one folder"
-            )
 
 
 def _refuse_alike(planes: Sequence[RawPlane], others: Sequence[str]) -> None:

@@ -16,6 +16,7 @@ from tilewright.io.formats.common import RawPlane, raw_file_errors
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tiles import read_plane
 from tilewright.io.tiff.headers import RawHeader
+from tilewright.kernels.tile_positions.tile_layout import GridVotes
 from tilewright.stages.tile_positions.stage_check import reduce_tile, reduction
 
 #: Positions (n, 2) of tiles in px, NaN where unknown.
@@ -75,15 +76,6 @@ class TileSet:
         """Drop the images: those of many cycles would fill the memory."""
         self.__dict__.pop("images", None)
 
-    def incomplete(self) -> list[str]:
-        """Return the tiles that lack planes of the fullest one, in any channel."""
-        planes = {
-            name: {(plane.channel, plane.z) for plane in of_tile}
-            for name, of_tile in self.planes.items()
-        }
-        every = set().union(*planes.values())
-        return [name for name, of_tile in planes.items() if of_tile != every]
-
 
 @dataclass(frozen=True)
 class GridOptions:
@@ -122,8 +114,10 @@ class PlacedTiles:
         Whether the distance of tiles is a guess, until it is measured.
     yx_um : Places | None
         The same positions as the files give them, whatever the size of a pixel; None if moved.
-    asked : dict[str, list[str]]
-        Tiles of each question that is not of all.
+    order : GridVotes | None
+        Of numbered tiles, where overlaps show it.
+    repeated : set[str]
+        Tiles of which an earlier one is at the same position.
     """
 
     tiles: TileSet
@@ -131,20 +125,18 @@ class PlacedTiles:
     source: str
     guessed: bool = False
     yx_um: Places | None = None
+    order: GridVotes | None = None
+    repeated: set[str] = field(default_factory=set)
     notes: Notes = field(default_factory=Notes)
-    asked: dict[str, list[str]] = field(default_factory=dict)
 
     def move(self, yx_px: Places, source: str) -> None:
         """Place the tiles elsewhere."""
         self.yx_px, self.yx_um, self.source = yx_px, None, source
 
-    def ask(self, question: str, tiles: list[str] | None = None) -> None:
-        """Ask for what is not known of some tiles; without any, for the positions of all."""
-        self.notes.unknown.append(question)
-        if tiles is None:
-            self.move(np.full_like(self.yx_px, np.nan), self.source)
-        else:
-            self.asked[question] = tiles
+    def ask(self, question: str) -> None:
+        """Ask for the positions of all tiles."""
+        self.notes.unknown.append(f"y and x: {question}")
+        self.move(np.full_like(self.yx_px, np.nan), self.source)
 
     @property
     def known(self) -> bool:
