@@ -45,19 +45,6 @@ def made(
     return result, {(int(line[0]), int(line[1])): (line[2], line[4], line[5]) for line in lines}
 
 
-@pytest.mark.parametrize("told", [None, {"num_cycles": 3, "num_channels": 2}])
-@pytest.mark.parametrize("cycles", [[1, 3], [3], [2, 3], [1, 2], [1, 2, 3]])
-def test_a_cycle_that_is_left_out_shifts_nothing(
-    tmp_path: Path, cycles: list[int], told: dict[str, Any] | None
-) -> None:
-    result, table = made(tmp_path, {key: [1, 2] for key in cycles}, told=told)
-    for cycle in cycles:
-        for channel in (1, 2):
-            exposure = "10" if channel == 1 else f"{cycle}00"
-            assert table[cycle, channel] == (NAMES[2 * cycle + channel - 3], "", exposure)
-    assert not any(key.startswith("markers.csv") for key in result.notes.unknown)
-
-
 @pytest.mark.parametrize(
     ("names", "told"),
     [

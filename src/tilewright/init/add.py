@@ -24,7 +24,6 @@ from tilewright.init.write import marker_row, questions
 from tilewright.io.inputs.manifest import planes_of, scan_options
 from tilewright.io.inputs.tile_planes import TilePlace
 from tilewright.runtime.files import write_text_atomic
-from tilewright.runtime.text import few
 
 
 def add_new(configfile: Path, options: GridOptions) -> str:
@@ -69,9 +68,6 @@ def _add_markers(experiment: Experiment) -> tuple[list[str], list[str]]:
         convention = settings.acquisition.convention
         found = read_metadata(RawFolder(convention, options, planes, [], folder))
         found = replace(found, markers=[one for one in found.markers if one.cycle in new])
-        names = {channel.marker for channel in experiment.table}
-        if taken := [one.marker for one in found.markers if one.marker in names]:
-            lines.append(f"warning: {few(taken)} in {path.name} twice; rename one")
         if settings.needs_psf:
             fill_emission(found)
         gaps += questions([], found.markers, psf=settings.needs_psf)
@@ -103,8 +99,7 @@ def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptio
             added = cycles_text(sorted({row["cycle"] for row in rows}))
             lines.append(f"{', '.join(names)}: {len(rows)} rows of {added}")
         text = _with_rows(_without(text, rows), rows)
-        lines += notes.findings + [f"warning: {line}" for line in notes.warnings]
-        lines += [f"fill in: {line}" for line in notes.unknown]
+        lines += notes.seen() + [f"fill in: {line}" for line in notes.unknown]
     if lines:
         write_text_atomic(path, text)
     return lines
@@ -119,13 +114,16 @@ def _rows_of_scan(
 ) -> tuple[list[dict[str, Any]], Notes]:
     """Return the rows that the table lacks of the samples of one scan, and what was found."""
     settings, sample = experiment.settings, experiment.samples[names[0]]
-    table = {
-        (cycle, place.tile): (name, place)
-        for (name, cycle), places in known.items()
-        if name in names
-        for place in places
+    table: dict[int, dict[str, tuple[str, TilePlace]]] = defaultdict(dict)
+    for (name, cycle), places in known.items():
+        if name in names:
+            table[cycle] |= {place.tile: (name, place) for place in places}
+    listed = {
+        (cycle, tile)
+        for cycle, of_cycle in table.items()
+        for tile, (_, place) in of_cycle.items()
+        if place.known or not place.use
     }
-    listed = {key for key, (_, place) in table.items() if place.known or not place.use}
     acquisition = experiment.acquisition_of(sample)
     planes = planes_of(sample.raw_dir, acquisition, experiment.reference_channels)
     new = {p.cycle for p in planes if (p.cycle, p.tile_name) not in listed} & cycles
@@ -140,7 +138,7 @@ def _rows_of_scan(
     placed = {key: one for key, one in placed.items() if key[1] in new}
     rows = []
     for (_, cycle), one in placed.items():
-        _move_to_table(one, {tile: place for (c, tile), (_, place) in table.items() if c == cycle})
+        _move_to_table(one, {tile: place for tile, (_, place) in table[cycle].items()})
         sample_of = _samples_of_tiles(names, cycle, one.tiles.names, table)
         rows += [
             row | {"sample": sample_of[row["tile"]]}
@@ -165,21 +163,18 @@ def _samples_of_tiles(
     names: Sequence[str],
     cycle: int,
     tiles: Sequence[str],
-    table: Mapping[tuple[int, str], tuple[str, TilePlace]],
-) -> Mapping[str, str]:
+    table: Mapping[int, Mapping[str, tuple[str, TilePlace]]],
+) -> dict[str, str]:
     """Return the sample of each tile of a cycle, as in a cycle of the table with the same tiles."""
     if len(names) == 1:
         return dict.fromkeys(tiles, names[0])
-    known: dict[int, dict[str, str]] = defaultdict(dict)
-    for (number, tile), (name, _) in table.items():
-        known[number][tile] = name
-    same = next((of for of in known.values() if of.keys() == {*tiles}), None)
-    if same is None:
-        raise ConfigError(
-            f"the samples {', '.join(names)} share a raw folder, and the tiles table has no cycle "
-            f"with the same {len(tiles)} tiles as cycle {cycle}; write its rows"
-        )
-    return same
+    for of_cycle in table.values():
+        if of_cycle.keys() == {*tiles}:
+            return {tile: name for tile, (name, _) in of_cycle.items()}
+    raise ConfigError(
+        f"the samples {', '.join(names)} share a raw folder, and the tiles table has no cycle with "
+        f"the same {len(tiles)} tiles as cycle {cycle}; write its rows"
+    )
 
 
 def _columns(text: str) -> list[str]:

@@ -30,11 +30,6 @@ from tilewright.installed import shipped
 from tilewright.runtime.files import csv_text, write_text_atomic
 from tilewright.runtime.text import count, few, printable
 
-_SINGLE = (
-    "each cycle is a single tile; if they are stitched images, save all channels of a cycle in one "
-    "file and use the convention stitched"
-)
-
 
 @dataclass(frozen=True)
 class InitResult:
@@ -62,8 +57,7 @@ class InitResult:
         folder = self.config.parent
         lines = [
             f"acquisition.convention: {self.convention}",
-            *self.notes.findings,
-            *(f"warning: {warning}" for warning in self.notes.warnings),
+            *self.notes.seen(),
             f"wrote {folder}: config.yaml, its tables, README.md, Snakefile, profiles",
             *["fill in:"] * bool(self.notes.unknown),
             *(f"  {key}" for key in self.notes.unknown),
@@ -149,22 +143,15 @@ def _texts(
     if recognised.convention != "stitched":
         tiles, rows = _placed(recognised, metadata, samples, options)
     keys = unknown_keys(metadata, planes)
+    asked = questions(keys, metadata.markers, psf=planes > 1)
     notes = Notes(
         [*_findings(recognised, metadata, planes), *metadata.notes.findings, *tiles.findings],
-        [
-            *metadata.notes.warnings,
-            *tiles.warnings,
-            *[_SINGLE] * _is_single(recognised),
-        ],
-        [
-            *questions(keys, metadata.markers, psf=planes > 1),
-            *metadata.notes.unknown,
-            *tiles.unknown,
-        ],
+        [*metadata.notes.warnings, *tiles.warnings],
+        [*asked, *metadata.notes.unknown, *tiles.unknown],
     )
     # Of files that TileConfiguration.txt does not list some may be other channels.
-    asked = recognised.convention == "fiji"
-    (notes.unknown if asked else notes.warnings).extend(_ignored(recognised))
+    doubts = notes.unknown if recognised.convention == "fiji" else notes.warnings
+    doubts += _ignored(recognised)
     texts = {
         "config.yaml": config_text(recognised, metadata, keys, planes),
         "samples.tsv": samples_text(samples, _relative(recognised.folder, output)),
@@ -231,10 +218,3 @@ def _ignored(recognised: RawFolder) -> list[str]:
     names = few((os.path.relpath(path, recognised.folder) for path in others), 5)
     why = reasons.get(recognised.convention, reasons["other"])
     return [f"{count(len(others), 'file')} ignored: {names}; {why}"] if others else []
-
-
-def _is_single(recognised: RawFolder) -> bool:
-    """Return whether each cycle is one tile, and may be a stitched image."""
-    tiles = {(plane.cycle, plane.region, plane.tile_name) for plane in recognised.planes}
-    alone = len(tiles) == len({(cycle, region) for cycle, region, _ in tiles})
-    return alone and recognised.convention != "stitched"

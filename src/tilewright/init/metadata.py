@@ -108,9 +108,10 @@ def _of_files(located: Sequence[LocatedImage]) -> Iterator[_Described]:
 
 def _of_names(recognised: RawFolder, notes: Notes) -> Iterator[_Described]:
     """Yield what the first file of each channel says, of planes that are known by their names."""
-    planes = sorted(recognised.planes, key=lambda plane: plane.path, reverse=True)
-    doubted = ""
-    for key, plane in {(plane.cycle, plane.channel): plane for plane in planes}.items():
+    first, doubted = dict[tuple[int, str], RawPlane](), ""
+    for plane in sorted(recognised.planes, key=lambda plane: plane.path):
+        first.setdefault((plane.cycle, plane.channel), plane)
+    for key, plane in first.items():
         image = describe(recognised.convention, plane.path)
         if plane.page is None and len(image.channels) > 1:
             doubted = (
@@ -179,15 +180,13 @@ def _markers(
         for (cycle, token), channel in zip(channels, of, strict=True)
     ]
     names = unique_names(named, [cycle for cycle, _ in channels])
-    stained: dict[int, list[str]] = {cycle: [] for cycle, _ in channels}
-    for (cycle, token), channel in zip(channels, of, strict=True):
-        if _NUCLEAR.fullmatch(channel.name or ""):
-            stained[cycle].append(token)
+    nuclear = [bool(_NUCLEAR.fullmatch(channel.name or "")) for channel in of]
+    stained = Counter(cycle for (cycle, _), one in zip(channels, nuclear, strict=True) if one)
     only = Counter(cycle for cycle, _ in channels)
     given = None if codex.markers else codex.reference_channel
     markers = []
-    for (cycle, token), name, channel in zip(channels, names, of, strict=True):
-        reference = stained[cycle] == [token] or only[cycle] == 1
+    for (cycle, token), name, channel, is_nuclear in zip(channels, names, of, nuclear, strict=True):
+        reference = (is_nuclear and stained[cycle] == 1) or only[cycle] == 1
         if given:
             reference = token == str(given)
         if is_formula(name) or (codex.markers and not channel.name):

@@ -27,6 +27,10 @@ class Notes:
     warnings: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
 
+    def seen(self) -> list[str]:
+        """Return findings and warnings, which say that they are."""
+        return [*self.findings, *(f"warning: {warning}" for warning in self.warnings)]
+
 
 def values_text(values: Sequence[str]) -> str:
     """Return values as a range of numbers, or the first of some words."""

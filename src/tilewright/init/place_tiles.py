@@ -89,8 +89,6 @@ def _nominal(
     if not all(tiles.shape_px):
         placed.ask(f"{plane.path} cannot be read, so nothing shows them")
         return placed
-    if isinstance(tiles.images, str):
-        placed.notes.warnings.append(f"overlaps are not compared: {tiles.images}")
     if plane.tile is None:
         grid = np.array([(p.row, p.col) for p in tiles.first], np.float64)
     else:
@@ -118,7 +116,7 @@ def _places_of_numbers(
     sizes = [size] * fits + [one[:2] for one in orders if at[-1] < one.rows * one.cols]
     sizes += [] if gaps else sizes_of(len(at))
     images = placed.tiles.images
-    ranked = [] if isinstance(images, str) else rank_grids(images, dict.fromkeys(sizes), at)
+    ranked = [] if images is None else rank_grids(images, dict.fromkeys(sizes), at)
     if ranked and is_sure(ranked):
         placed.order = best = ranked[0]
         placed.notes.findings.append(f"the overlaps speak for {best} and no other order")
@@ -154,7 +152,7 @@ def sizes_of(count: int) -> Iterator[tuple[int, int]]:
 def _fit(placed: PlacedTiles) -> StageMap | None:
     """Return the map from positions to what overlaps show, None where they show nothing sure."""
     images = placed.tiles.images
-    if len(placed.yx_px) < 2 or not placed.known or isinstance(images, str):
+    if len(placed.yx_px) < 2 or not placed.known or images is None:
         return None
     index = middle_tiles(placed.yx_px)
     found = fit_stage_map(images[index], placed.yx_px[index] / placed.factor)
@@ -262,10 +260,10 @@ def _repeated(placed: PlacedTiles) -> set[str]:
 
 
 def _overlap_text(found: StageMap, placed: PlacedTiles) -> str:
-    """Return the overlaps of neighbours along each axis of the image."""
-    shares = {}
-    for moved in np.abs(found.moved_px) * placed.factor:
-        axis = int(np.argmax(moved / placed.tiles.shape_px))
-        shares["yx"[axis]] = 1.0 - float(moved[axis]) / placed.tiles.shape_px[axis]
-    texts = [f"{shares[axis]:.3f} along {axis}" for axis in "yx" if axis in shares]
-    return f"overlap {' and '.join(texts)} by {found.matched} of {found.compared} overlaps"
+    """Return the overlaps of neighbours as shares of a tile's side."""
+    moved = np.abs(found.moved_px) * placed.factor / placed.tiles.shape_px
+    shares = 1.0 - moved.max(axis=1)
+    return (
+        f"overlap {shares.min():.3f} to {shares.max():.3f} by {found.matched} of {found.compared} "
+        "overlaps"
+    )

@@ -146,9 +146,7 @@ def _unknown_format(raw_dir: Path, folder: str, images: Sequence[str], names: Na
     content = (
         f"its {count(len(images), 'TIFF')} are named like {', '.join(examples)}"
         if images
-        else f"it holds no such image, only {', '.join(present)}"
-        if present
-        else "it is empty"
+        else f"it holds no such image, only {', '.join(present) or 'nothing'}"
     )
     if names.question:
         return (
@@ -168,18 +166,15 @@ def _unsupported_format(folder: Path, images: Sequence[str]) -> str | None:
     inside = [path.relative_to(folder).as_posix() for path in _content(folder)]
     paths = [*inside, *(path[len(str(folder)) + 1 :] for path in images)]
     known = tables()
-    for form in known["folders"]:
-        example = next((path for path in paths if re.search(form["path"], path)), None)
-        if example:
-            return f"it is {form['what']} (see {example}), which is not read; {form['fix']}"
-    for path in () if images else inside:
-        suffix = Path(path).suffix.lower()
-        if suffix in known["suffixes"]:
-            return (
-                f"it holds {suffix} files of {known['suffixes'][suffix]} (such as {path}), which "
-                "are not read; export the single tiles, unstitched, as TIFF or OME-TIFF with "
-                "positions"
-            )
+    forms = [(form["path"], form["what"], form["fix"]) for form in known["folders"]]
+    if not images:
+        forms += [
+            (rf"(?i)\{suffix}$", f"a folder of {suffix} files of {what}", known["export"])
+            for suffix, what in known["suffixes"].items()
+        ]
+    for form, what, fix in forms:
+        if example := next((path for path in paths if re.search(form, path)), None):
+            return f"it is {what} (see {example}), which is not read; {fix}"
     return None
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -52,25 +53,24 @@ class TileSet:
         return [planes[0] for planes in self.planes.values()]
 
     @cached_property
-    def images(self) -> NDArray[np.float32] | str:
-        """The middle plane (n, y, x) of each tile, reduced; why not, if one cannot be read."""
-        try:
+    def images(self) -> NDArray[np.float32] | None:
+        """The middle plane (n, y, x) of each tile, reduced; None if one cannot be read.
+
+        The check of all files before a run names it.
+        """
+        with suppress(RawDataError):
             return np.stack([self._image(planes) for planes in self.planes.values()])
-        except RawDataError as error:
-            return str(error)
+        return None
 
     def _image(self, planes: list[RawPlane]) -> NDArray[np.float32]:
         stack = [plane for plane in planes if plane.channel == self.channel] or planes
         middle = sorted(stack, key=lambda plane: plane.z or 0)[len(stack) // 2]
         header = _header(middle)
+        if header.problem or (header.height_px, header.width_px) != self.shape_px:
+            raise RawDataError(f"{middle.path} {header.problem or 'is of another size'}")
+        page = header.pages // 2 if middle.page is None else middle.page
         with raw_file_errors(middle.path):
-            if header.problem:
-                raise ValueError(f"it {header.problem}")
-            page = header.pages // 2 if middle.page is None else middle.page
-            image = read_plane(middle.path, page)
-            if image.shape != self.shape_px:
-                raise ValueError(f"{image.shape} px, where others have {self.shape_px}")
-            return reduce_tile(image)
+            return reduce_tile(read_plane(middle.path, page))
 
     def forget(self) -> None:
         """Drop the images: those of many cycles would fill the memory."""
@@ -92,14 +92,10 @@ class GridOptions:
         An overlap from 1 on is in pixels.
         """
         overlap = codex.overlap or 0.0
-        if overlap >= 1:
-            overlap /= max(width_px, 1)
-        other = {
-            **{"rows": codex.rows, "cols": codex.cols, "layout": codex.layout},
-            "overlap": overlap if 0.01 <= overlap <= 0.9 else None,
-        }
-        silent = {key: value for key, value in other.items() if getattr(self, key) is None}
-        return replace(self, **silent)
+        share = overlap / max(width_px, 1) if overlap >= 1 else overlap
+        known = codex.rows, codex.cols, codex.layout, share if 0.01 <= share <= 0.9 else None
+        given = zip(astuple(self), known, strict=True)
+        return GridOptions(*(other if own is None else own for own, other in given))
 
 
 @dataclass

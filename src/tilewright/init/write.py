@@ -141,8 +141,7 @@ def readme_text(title: str, raw_dir: Path, notes: Notes) -> str:
 
     Sentences are those of the summary for the terminal.
     """
-    warnings = (f"**warning**: {_markdown(text)}" for text in notes.warnings)
-    gaps = notes.unknown or ["nothing; look at the names in `markers.csv`"]
+    unknown = notes.unknown or ["nothing; look at the names in `markers.csv`"]
     return (
         (FILES / "README.md")
         .read_text("utf-8")
@@ -150,15 +149,14 @@ def readme_text(title: str, raw_dir: Path, notes: Notes) -> str:
             title=title,
             raw_dir=printable(raw_dir).replace("`", "'"),
             version=version("tilewright"),
-            findings="\n".join(
-                f"- {line}" for line in [*map(_markdown, notes.findings), *warnings]
-            ),
-            unknown="\n".join(f"- {_markdown(line)}" for line in gaps),
+            findings=_bullets(notes.seen()),
+            unknown=_bullets(unknown),
             keys=shipped("config") / "README.md",
         )
     )
 
 
-def _markdown(text: str) -> str:
-    """Return a text as one line of Markdown without tags and links."""
-    return printable(text).replace("<", "\\<").replace("](", "]\\(")
+def _bullets(texts: Sequence[str]) -> str:
+    """Return texts as a list in Markdown, each on one line without tags and links."""
+    lines = (printable(text).replace("<", "\\<").replace("](", "]\\(") for text in texts)
+    return "\n".join(f"- {line}" for line in lines)
