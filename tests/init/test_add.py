@@ -1,4 +1,4 @@
-"""What ``init --add`` adds, and pieces of tissue, positions imaged twice, a folder moved."""
+"""What ``init --add`` adds, and positions imaged twice, a folder moved."""
 
 import csv
 import itertools
@@ -105,7 +105,7 @@ def test_a_new_cycle_of_stacks_has_the_emission_of_its_dyes_and_asks_for_the_oth
     write_cycle(raw, 2, planes=2)
     said = add_new(result.config, GridOptions())
     assert "2,1,DAPI_2,TRUE,461," in result.markers.read_text()
-    assert "row 5: emission_nm of CD8" in said
+    assert "markers.csv: emission_nm of CD8" in said
 
 
 def test_what_the_names_of_a_new_cycle_leave_open_is_asked_first(raw: Path) -> None:
@@ -116,7 +116,7 @@ def test_what_the_names_of_a_new_cycle_leave_open_is_asked_first(raw: Path) -> N
     before = result.tiles.read_bytes()
     write_cycle(raw, 2)
     said = add_new(result.config, GridOptions())
-    assert "markers.csv, rows 4 to 5: reference: TRUE for the channel of nuclei of cycle 2" in said
+    assert "markers.csv: reference: TRUE for the channel of nuclei of cycle 2" in said
     assert result.tiles.read_bytes() == before
     mark_references(result.markers)
     assert "tonsil: 6 rows of cycle 2" in add_new(result.config, GridOptions())
@@ -153,7 +153,7 @@ def test_what_options_say_fills_in_rows_without_a_position(tmp_path: Path) -> No
     (raw / "channelnames.txt").write_text("DAPI\nCD3\n")
     result, _ = initiated(raw)
     (asked,) = [line for line in result.notes.unknown if line.startswith("tiles.csv")]
-    assert asked.startswith("tiles.csv, rows 2 to 7 (cycle 1): y and x: in which order 6 tiles lie")
+    assert asked.startswith("tiles.csv, cycle 1: y and x: in which order 6 tiles lie")
     completed(result)
     rows = tile_rows(result)
     rows[3] |= {"y": "7", "x": "100", "source": "mine"}
@@ -189,7 +189,7 @@ def test_rows_of_a_cycle_that_was_not_complete_are_written_anew(raw: Path) -> No
     assert [(r["cycle"], r["tile"]) for r in rows if r["use"] == "0"] == [("2", "2")]
 
 
-# pieces, and positions imaged twice
+# positions imaged twice, and samples of one scan
 
 
 def write_ome(
@@ -206,38 +206,6 @@ def write_ome(
 
 
 STEP = round(SIZE * 0.85)
-
-
-def test_pieces_far_apart_become_samples(tmp_path: Path) -> None:
-    raw = tmp_path / "tonsil"
-    raw.mkdir()
-    at = [(row, col) for col in range(4) for row in range(2)]
-    far = [(row * STEP, col * STEP + 3000 * (col > 1)) for row, col in at]
-    for cycle in (1, 2):
-        write_ome(raw / f"cycle{cycle}.ome.tif", [(y + 9 * cycle, x) for y, x in far], at)
-    result, _ = initiated(raw)
-    rows = tile_rows(result)
-    of_sample = {
-        name: [r["tile"] for r in rows if (r["sample"], r["cycle"]) == (name, "2")]
-        for name in ("tonsil_1", "tonsil_2")
-    }
-    assert of_sample == {"tonsil_1": ["1", "2", "3", "4"], "tonsil_2": ["5", "6", "7", "8"]}
-    assert any(
-        "2 distant pieces in every cycle, written as samples tonsil_1" in w
-        for w in result.notes.warnings
-    )
-    assert filled_in(result).samples.keys() == {"tonsil_1", "tonsil_2"}
-    tables = [result.config.parent / f"{name}/cycle1.csv" for name in of_sample]
-    assert [len(table.read_text().splitlines()) for table in tables] == [5, 5]
-
-
-def test_fields_that_were_searched_for_stay_one_sample(tmp_path: Path) -> None:
-    raw = tmp_path / "tonsil"
-    raw.mkdir()
-    at = [(0, 0), (0, 1), (1, 3)]
-    write_ome(raw / "cycle1.ome.tif", [(0, 0), (0, STEP), (5000, 9000)], at)
-    result, _ = initiated(raw)
-    assert {row["sample"] for row in tile_rows(result)} == {"tonsil"}
 
 
 @pytest.mark.parametrize("off_px", [0.0, 0.4, 4.0])
@@ -268,42 +236,29 @@ def test_tiles_that_were_all_imaged_twice_are_asked_for(tmp_path: Path) -> None:
     assert {row["y"] for row in tile_rows(result)} == {""}
 
 
-def side_by_side(raw: Path, cycle: int, jitter_px: float) -> None:
-    """Write two pieces of 2 x 2 tiles beside each other, the first one higher or lower."""
-    at = [(row, col) for col in range(4) for row in range(2)]
-    places = [
-        (row * STEP + jitter_px * (col < 2), col * STEP + 3000 * (col > 1)) for row, col in at
-    ]
-    write_ome(raw / f"cycle{cycle}.ome.tif", places, at)
-
-
-def samples_of(result: InitResult, cycle: int) -> dict[str, str]:
-    rows = tile_rows(result)
-    return {row["tile"]: row["sample"] for row in rows if row["cycle"] == str(cycle)}
-
-
-def test_pieces_are_the_same_in_all_cycles_and_keep_the_names_of_their_user(tmp_path: Path) -> None:
+@pytest.mark.parametrize("lost", [False, True])
+def test_new_tiles_of_a_scan_are_of_the_samples_that_their_user_made(
+    tmp_path: Path, lost: bool
+) -> None:
     raw = tmp_path / "tonsil"
     raw.mkdir()
-    for cycle, jitter_px in ((1, 2.0), (2, -2.0)):
-        side_by_side(raw, cycle, jitter_px)
+    at = [(row, col) for col in range(4) for row in range(2)]
+    places = [(row * STEP, col * STEP + 3000 * (col > 1)) for row, col in at]
+    write_ome(raw / "cycle1.ome.tif", places, at)
     result, _ = initiated(raw)
-    first = samples_of(result, 1)
-    assert samples_of(result, 2) == first
-    assert len(set(first.values())) == 2
-    # The user renames them and sorts the table.
-    named = {"tonsil_1": "tumour", "tonsil_2": "control"}
-    for path in (result.samples, result.tiles):
-        text = path.read_text()
-        for before, after in named.items():
-            text = text.replace(before, after)
-        path.write_text(text)
-    head, *lines = result.samples.read_text().splitlines(True)
-    result.samples.write_text(head + "".join(sorted(lines)))
-    renamed = {tile: named[sample] for tile, sample in first.items()}
-    side_by_side(raw, 3, -2.0)
+    result.samples.write_text("sample\traw_dir\ntumour\t../tonsil\ncontrol\t../tonsil\n")
+    names = ["tumour"] * 4 + ["control"] * 4
+    named = zip(tile_rows(result), names, strict=True)
+    result.tiles.write_text(tiles_text([row | {"sample": name} for row, name in named]))
+    write_ome(raw / "cycle2.ome.tif", places[lost:], at[lost:])
+    with result.markers.open("a") as table:
+        table.write("2,1,DAPI_2,TRUE,,\n")
+    if lost:
+        with pytest.raises(ConfigError, match=r"tumour, control share .* same 7 tiles as cycle 2"):
+            add_new(result.config, GridOptions())
+        return
     add_new(result.config, GridOptions())
-    assert [samples_of(result, cycle) for cycle in (1, 2, 3)] == [renamed] * 3
+    assert [row["sample"] for row in tile_rows(result)] == names * 2
 
 
 def test_rows_are_added_in_the_order_of_the_columns(raw: Path) -> None:
@@ -344,25 +299,29 @@ def test_a_dim_cycle_lies_as_the_stage_of_the_others_does(tmp_path: Path, turn: 
     assert list(grid_of(rows).values()) == at
     assert list(grid_of(rows, 2).values()) == at
     assert any("cycle 2: positions are not confirmed" in said for said in result.notes.warnings)
+    (raw / "cycle3.ome.tif").write_bytes((raw / "cycle2.ome.tif").read_bytes())
+    with result.markers.open("a") as table:
+        table.write("3,1,DAPI_3,TRUE,,\n")
+    add_new(result.config, GridOptions())
+    assert list(grid_of(tile_rows(result), 3).values()) == at
 
 
-def test_a_tile_that_is_off_and_one_that_lies_alone(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("tile", "x_px", "said"), [(6, 2 * STEP + 30, "tile 7 "), (7, 9000, "with tile 8,")]
+)
+def test_the_check_names_a_tile_that_is_off_and_one_that_lies_alone(
+    tmp_path: Path, tile: int, x_px: int, said: str
+) -> None:
     raw = tmp_path / "tonsil"
     raw.mkdir()
     at = list(np.ndindex(2, 4))
-    stage = [(row * STEP, col * STEP + 30 * ((row, col) == (1, 2))) for row, col in at]
+    stage = [(row * STEP, col * STEP) for row, col in at]
+    stage[tile] = stage[tile][0], x_px
     write_ome(raw / "cycle1.ome.tif", stage, at)
     result, _ = initiated(raw)
-    (asked,) = [line for line in result.notes.unknown if line.startswith("tiles.csv")]
-    assert "overlaps show tile 7 (0, -3" in asked
-    rows = tile_rows(result)
-    assert (float(rows[6]["x"]), rows[6]["source"]) == ((2 * STEP + 30) * 0.5, "stage")
-    rows[6]["x"] = str(STEP)
-    rows = [row | {"y": "900", "x": "0"} if row["tile"] == "8" else row for row in rows]
-    result.tiles.write_text(tiles_text(rows))
-    content = config(result) | {"results": str(tmp_path / "results")}
-    experiment = load_experiment(content)
-    with pytest.raises(ConfigError, match=r"cycle 1: .*tile 8"):
+    assert {row["source"] for row in tile_rows(result)} == {"stage"}
+    experiment = load_experiment(config(result) | {"results": str(tmp_path / "results")})
+    with pytest.raises(ConfigError, match=f"cycle 1: .*{said}"):
         check_raw(experiment, Layout(experiment.settings.results))
 
 

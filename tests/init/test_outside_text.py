@@ -103,7 +103,7 @@ def test_the_config_says_what_is_meant_whatever_the_text(
     planes = [RawPlane(1, channel, 0, folder, tile=1)]
     recognised = RawFolder("pattern", ScanOptions(pattern=pattern), planes, [], Path(folder))
     metadata = Metadata([Channel(1, channel, marker)], 1, pixel_um=1e-5)
-    said, _ = config_text(recognised, metadata, 1)
+    said = config_text(recognised, metadata, [], 1)
     config = yaml.safe_load(said)
     assert config == {
         **{"samples": "samples.tsv", "tiles": "tiles.csv", "markers": "markers.csv"},
@@ -115,7 +115,7 @@ def test_the_config_says_what_is_meant_whatever_the_text(
         "deconvolve": {"method": "none"},
     }
     assert all(line.isprintable() for line in said.split("\n"))
-    readme = readme_text("x", Path(folder), Path("keys"), Notes(warnings, warnings, warnings))
+    readme = readme_text("x", Path(folder), Notes(warnings, warnings, warnings))
     assert all(line.isprintable() for line in readme.split("\n"))
 
 

@@ -8,14 +8,9 @@ import pytest
 import scipy.ndimage
 import tifffile
 
-from tests.init.raw_folders import config, initiated, tile_rows
-from tests.support.tile_tables import tiles_text
-from tilewright.config.checks import check_raw
-from tilewright.config.layout import Layout
-from tilewright.config.load import load_experiment
-from tilewright.errors import ConfigError
+from tests.init.raw_folders import initiated, tile_rows
 from tilewright.init import place_tiles
-from tilewright.init.folder import InitResult, create_experiment
+from tilewright.init.folder import InitResult
 from tilewright.init.tile_set import GridOptions, TileSet
 from tilewright.io.formats.common import RawPlane
 from tilewright.io.inputs.codex_metadata import CodexExperiment
@@ -95,39 +90,6 @@ def test_what_the_pixels_do_not_show_is_stated_and_not_confirmed(tmp_path: Path)
         assert any("y and x: " in key for key in result.notes.unknown)
 
 
-@pytest.mark.parametrize("named", ["number", "row and column"])
-def test_the_check_before_a_run_compares(tmp_path: Path, named: str) -> None:
-    write(tmp_path / "raw", 0.06, 0.06)
-    if named != "number":
-        (tmp_path / "raw/experiment.json").unlink()
-        for number, (row, col) in enumerate(tile_places("snake_right_down", 3, 3), start=1):
-            path = tmp_path / f"raw/cyc001_reg001/1_{number:05}_Z001_CH1.tif"
-            path.rename(tmp_path / f"raw/t_r{row}_c{col}.tif")
-        (tmp_path / "raw/cyc001_reg001").rmdir()
-    result = create_experiment(tmp_path / "raw", tmp_path / "out")
-    content = config(result)
-    content |= {"results": str(tmp_path / "results"), "deconvolve": {"method": "none"}}
-    content["acquisition"]["pixel_um"] = 0.3
-    experiment = load_experiment(content)
-    layout = Layout(experiment.settings.results)
-    rows = tile_rows(result)
-    step = SIDE * (1 - 0.06)
-    for given in (0.1, 0.2, 0.3, 0.06, 0.07):
-        changed = [
-            row | {k: float(row[k]) / step * SIDE * (1 - given) for k in ("y", "x")} for row in rows
-        ]
-        result.tiles.write_text(tiles_text(changed))
-        if given < 0.08:
-            check_raw(experiment, layout)
-            continue
-        at = f"{SIDE * (1 - given):.0f}"
-        said = (
-            rf"cycle 1: 1[0-2] of 12 overlaps show neighbours .* instead of .*{at}.*correct y and"
-        )
-        with pytest.raises(ConfigError, match=said):
-            check_raw(experiment, layout)
-
-
 @pytest.mark.parametrize(("matched", "asked"), [(4, True), (5, False)])
 def test_a_step_that_few_overlaps_show_is_asked(
     monkeypatch: pytest.MonkeyPatch, matched: int, asked: bool
@@ -135,6 +97,6 @@ def test_a_step_that_few_overlaps_show_is_asked(
     corners = [RawPlane(1, "1", None, f"r{k}.tif", row=0, col=k) for k in range(2)]
     tiles = TileSet({plane.tile_name: [plane] for plane in corners}, "1", (224, 224))
     found = StageMap(np.eye(2), np.array([[0.0, 190.0]]), matched, 7, ())
-    monkeypatch.setattr(place_tiles, "_compare", lambda _: (found, ""))
-    placed = place_tiles.place_tiles({("", 1): tiles}, GridOptions(), CodexExperiment(), 0.3, {})
+    monkeypatch.setattr(place_tiles, "_fit", lambda *_: found)
+    placed = place_tiles.place_tiles({("", 1): tiles}, GridOptions(), CodexExperiment(), 0.3)
     assert any("--overlap" in text for text in placed["", 1].notes.unknown) == asked

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -13,16 +14,16 @@ from tilewright.config.experiment import Experiment
 from tilewright.config.load import read_experiment
 from tilewright.config.tables import Places, cycles_text, read_tiles
 from tilewright.errors import ConfigError
-from tilewright.init.metadata import fill_emission, read_metadata
-from tilewright.init.place_tiles import Key, place_tiles
+from tilewright.init.metadata import fill_emission, read_codex, read_metadata
+from tilewright.init.notes import Notes
+from tilewright.init.place_tiles import place_tiles
 from tilewright.init.recognise import RawFolder
-from tilewright.init.samples import Sample, add_rows_of, notes_of_tiles, tile_sets
-from tilewright.init.tile_set import GridOptions, PlacedTiles, TileSet
+from tilewright.init.samples import notes_of_tiles, tile_rows, tile_sets
+from tilewright.init.tile_set import GridOptions, PlacedTiles
 from tilewright.init.write import marker_row, questions
-from tilewright.io.inputs.codex_metadata import CodexExperiment
 from tilewright.io.inputs.manifest import planes_of, scan_options
+from tilewright.io.inputs.tile_planes import TilePlace
 from tilewright.runtime.files import write_text_atomic
-from tilewright.runtime.text import few
 
 
 def add_new(configfile: Path, options: GridOptions) -> str:
@@ -33,7 +34,7 @@ def add_new(configfile: Path, options: GridOptions) -> str:
     Raises
     ------
     ConfigError
-        The configuration or a table is wrong.
+        The configuration or a table is wrong, or it is open of which sample a tile is.
     RawDataError
         The raw folder of a sample cannot be read.
     """
@@ -67,13 +68,9 @@ def _add_markers(experiment: Experiment) -> tuple[list[str], list[str]]:
         convention = settings.acquisition.convention
         found = read_metadata(RawFolder(convention, options, planes, [], folder))
         found = replace(found, markers=[one for one in found.markers if one.cycle in new])
-        names = {channel.marker for channel in experiment.table}
-        if taken := [one.marker for one in found.markers if one.marker in names]:
-            lines.append(f"warning: {few(taken)} in {path.name} twice; rename one")
         if settings.needs_psf:
             fill_emission(found)
-        row = _count_rows(text) + 1
-        gaps += questions({}, found.markers, psf=settings.needs_psf, first_row=row)
+        gaps += questions([], found.markers, psf=settings.needs_psf)
         text = _with_rows(text, [marker_row(marker) for marker in found.markers])
         lines.append(f"{path.name}: {len(found.markers)} rows of {cycles_text(sorted(new))}")
         listed |= new
@@ -97,86 +94,87 @@ def add_rows(experiment: Experiment, cycles: Collection[int], options: GridOptio
     for names in dict.fromkeys(
         tuple(experiment.samples_of_scan(one)) for one in experiment.samples
     ):
-        of_scan = {key: places for key, places in known.items() if key[0] in names}
-        listed = {
-            (cycle, place.tile)
-            for (_, cycle), places in of_scan.items()
-            for place in places
-            if place.known or not place.use
-        }
-        sample = experiment.samples[names[0]]
-        acquisition = experiment.acquisition_of(sample)
-        planes = planes_of(sample.raw_dir, acquisition, experiment.reference_channels)
-        new = {p.cycle for p in planes if (p.cycle, p.tile_name) not in listed} & {*cycles}
-        if not new:
-            continue
-        groups = tile_sets(planes, experiment.channels, experiment.reference_cycle)
-        placed = _place_new(groups, new, of_scan, settings.acquisition.pixel_um, options)
-        raw_dir = sample.raw_dir.resolve()
-        samples = [Sample(name, raw_dir, None) for name in names]
-        of_cycles = {cycle: one for (_, cycle), one in placed.items()}
-        add_rows_of(samples, of_cycles, _positions(of_scan, names, raw_dir))
-        for one in samples:
-            one.rows = [row for row in one.rows if (row["cycle"], row["tile"]) not in listed]
-        rows = [row for one in samples for row in one.rows]
-        text = _without(text, rows)
-        notes = notes_of_tiles(placed, samples, _count_rows(text) + 1)
-        text = _with_rows(text, rows)
+        rows, notes = _rows_of_scan(experiment, names, {*cycles}, known, options)
         if rows:
             added = cycles_text(sorted({row["cycle"] for row in rows}))
             lines.append(f"{', '.join(names)}: {len(rows)} rows of {added}")
-        lines += notes.findings + [f"warning: {line}" for line in notes.warnings]
-        lines += [f"fill in: {line}" for line in notes.unknown]
+        text = _with_rows(_without(text, rows), rows)
+        lines += notes.seen() + [f"fill in: {line}" for line in notes.unknown]
     if lines:
         write_text_atomic(path, text)
     return lines
 
 
-def _place_new(
-    groups: Mapping[Key, TileSet],
-    new: Collection[int],
+def _rows_of_scan(
+    experiment: Experiment,
+    names: Sequence[str],
+    cycles: set[int],
     known: Places,
-    pixel_um: float,
     options: GridOptions,
-) -> dict[Key, PlacedTiles]:
-    """Return the tiles of new cycles, in the frame of those that the table has."""
-    at = {key: dict[str, tuple[float, float]]() for key in groups}
-    for key, of_cycle in at.items():
-        for (_, cycle), places in known.items():
-            if cycle == key[1]:
-                of_cycle |= {one.tile: (one.y_px, one.x_px) for one in places if one.known}
-    earlier = {key: of_cycle for key, of_cycle in at.items() if of_cycle and key[1] not in new}
-    placed = place_tiles(groups, options, CodexExperiment(), pixel_um, earlier)
-    for key, one in placed.items():
-        off = [
-            np.subtract(at[key][name], at_px)
-            for name, at_px in zip(one.tiles.names, one.yx_px, strict=True)
-            if name in at[key] and not np.isnan(at_px).any()
+) -> tuple[list[dict[str, Any]], Notes]:
+    """Return the rows that the table lacks of the samples of one scan, and what was found."""
+    settings, sample = experiment.settings, experiment.samples[names[0]]
+    table: dict[int, dict[str, tuple[str, TilePlace]]] = defaultdict(dict)
+    for (name, cycle), places in known.items():
+        if name in names:
+            table[cycle] |= {place.tile: (name, place) for place in places}
+    listed = {
+        (cycle, tile)
+        for cycle, of_cycle in table.items()
+        for tile, (_, place) in of_cycle.items()
+        if place.known or not place.use
+    }
+    acquisition = experiment.acquisition_of(sample)
+    planes = planes_of(sample.raw_dir, acquisition, experiment.reference_channels)
+    new = {p.cycle for p in planes if (p.cycle, p.tile_name) not in listed} & cycles
+    if not new:
+        return [], Notes()
+    # The reference cycle shows the map of the stage where a new one shows little.
+    planes = [plane for plane in planes if plane.cycle in {*new, experiment.reference_cycle}]
+    raw_dir = sample.raw_dir.resolve()
+    codex, _ = read_codex(raw_dir)
+    groups = tile_sets(planes, experiment.channels, experiment.reference_cycle)
+    placed = place_tiles(groups, options, codex, settings.acquisition.pixel_um)
+    placed = {key: one for key, one in placed.items() if key[1] in new}
+    rows = []
+    for (_, cycle), one in placed.items():
+        _move_to_table(one, {tile: place for tile, (_, place) in table[cycle].items()})
+        sample_of = _samples_of_tiles(names, cycle, one.tiles.names, table)
+        rows += [
+            row | {"sample": sample_of[row["tile"]]}
+            for row in tile_rows("", raw_dir, {cycle: one})
+            if (cycle, row["tile"]) not in listed
         ]
-        if off:
-            one.move(one.yx_px + np.median(off, axis=0), one.source)
-    return {key: one for key, one in placed.items() if key[1] in new}
+    return rows, notes_of_tiles(placed)
 
 
-def _positions(known: Places, names: Sequence[str], raw_dir: Path) -> dict[str, Any]:
-    """Return positions (n, 2) in px of the tiles of each sample of one scan, in any cycle."""
-    found = {
-        name: np.array([
-            (place.y_px, place.x_px) for (of, _), places in known.items() if of == name
-            for place in places if place.known
-        ])
-        for name in names
-    }  # fmt: skip
-    if unknown := [name for name in names if len(names) > 1 and not len(found[name])]:
-        raise ConfigError(
-            f"{raw_dir}: the samples {', '.join(names)} share its tiles, and the tiles "
-            f"table has none of '{unknown[0]}'; write its rows of one cycle"
-        )
-    return found
+def _move_to_table(placed: PlacedTiles, table: Mapping[str, TilePlace]) -> None:
+    """Place the tiles of a cycle in the frame of those that the tiles table has of it."""
+    off = [
+        (table[name].y_px - y, table[name].x_px - x)
+        for name, (y, x) in zip(placed.tiles.names, placed.yx_px, strict=True)
+        if placed.known and name in table and table[name].known
+    ]
+    if off:
+        placed.move(placed.yx_px + np.median(off, axis=0), placed.source)
 
 
-def _count_rows(text: str) -> int:
-    return len(list(csv.reader(io.StringIO(text))))
+def _samples_of_tiles(
+    names: Sequence[str],
+    cycle: int,
+    tiles: Sequence[str],
+    table: Mapping[int, Mapping[str, tuple[str, TilePlace]]],
+) -> dict[str, str]:
+    """Return the sample of each tile of a cycle, as in a cycle of the table with the same tiles."""
+    if len(names) == 1:
+        return dict.fromkeys(tiles, names[0])
+    for of_cycle in table.values():
+        if of_cycle.keys() == {*tiles}:
+            return {tile: name for tile, (name, _) in of_cycle.items()}
+    raise ConfigError(
+        f"the samples {', '.join(names)} share a raw folder, and the tiles table has no cycle with "
+        f"the same {len(tiles)} tiles as cycle {cycle}; write its rows"
+    )
 
 
 def _columns(text: str) -> list[str]:

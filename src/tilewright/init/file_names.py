@@ -186,17 +186,8 @@ def _parts(names: Sequence[str]) -> list[tuple[str, tuple[str, ...]]]:
             [*one[:first], "".join(one[first : len(one) - last]), *one[len(one) - last :]]
             for one in split
         ]
-    parts = [("", tuple(one[0] for one in split))]
-    for k in range(2, len(split[0]), 2):
-        separator, values = split[0][k - 1], tuple(one[k] for one in split)
-        pairs = [*zip(parts[-1][1], values, strict=True)]
-        both = {len(set(pairs)), len(set(values)), len({before for before, _ in pairs})}
-        again = all(before in value for before, value in pairs)
-        if len(both) == 1 and not again and _is_word(parts[-1][1]) and _is_word(values):
-            parts[-1] = parts[-1][0], tuple(map(separator.join, pairs))
-        else:
-            parts.append((separator, values))
-    return parts
+    values = [*zip(*(one[::2] for one in split), strict=True)]
+    return [*zip(["", *split[0][1::2]], values, strict=True)]
 
 
 def _count_alike(split: Sequence[Sequence[str]]) -> int:

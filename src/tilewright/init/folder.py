@@ -3,9 +3,10 @@
 import os
 import re
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from tilewright.config.consistency import check_separate
 from tilewright.config.tables import TILE_COLUMNS
@@ -14,14 +15,7 @@ from tilewright.init.metadata import Metadata, fill_emission, read_metadata, sta
 from tilewright.init.notes import Notes
 from tilewright.init.place_tiles import place_tiles
 from tilewright.init.recognise import RawFolder, recognise, tables
-from tilewright.init.samples import (
-    Sample,
-    add_rows_of,
-    notes_of_tiles,
-    region_samples,
-    split_pieces,
-    tile_sets,
-)
+from tilewright.init.samples import notes_of_tiles, region_samples, tile_rows, tile_sets
 from tilewright.init.tile_set import GridOptions
 from tilewright.init.write import (
     FILES,
@@ -30,9 +24,9 @@ from tilewright.init.write import (
     questions,
     readme_text,
     samples_text,
+    unknown_keys,
 )
 from tilewright.installed import shipped
-from tilewright.io.inputs.raw_headers import pixel_doubts
 from tilewright.runtime.files import csv_text, write_text_atomic
 from tilewright.runtime.text import count, few, printable
 
@@ -63,8 +57,7 @@ class InitResult:
         folder = self.config.parent
         lines = [
             f"acquisition.convention: {self.convention}",
-            *self.notes.findings,
-            *(f"warning: {warning}" for warning in self.notes.warnings),
+            *self.notes.seen(),
             f"wrote {folder}: config.yaml, its tables, README.md, Snakefile, profiles",
             *["fill in:"] * bool(self.notes.unknown),
             *(f"  {key}" for key in self.notes.unknown),
@@ -146,36 +139,26 @@ def _texts(
     if planes > 1:  # a single one is not deconvolved
         fill_emission(metadata)
     samples = region_samples(recognised.folder, {plane.region for plane in recognised.planes})
-    tiles = Notes()
+    tiles, rows = Notes(), list[dict[str, Any]]()
     if recognised.convention != "stitched":
-        tiles, samples = _placed(recognised, metadata, samples, options)
-    ignored = _ignored(recognised)
-    config, unknown = config_text(recognised, metadata, planes)
+        tiles, rows = _placed(recognised, metadata, samples, options)
+    keys = unknown_keys(metadata, planes)
+    asked = questions(keys, metadata.markers, psf=planes > 1)
     notes = Notes(
         [*_findings(recognised, metadata, planes), *metadata.notes.findings, *tiles.findings],
-        [
-            *metadata.notes.warnings,
-            *tiles.warnings,
-            *_warnings(recognised),
-            *(ignored if recognised.convention != "fiji" else ()),
-        ],
-        [
-            *questions(unknown, metadata.markers, psf=planes > 1),
-            *metadata.notes.unknown,
-            *tiles.unknown,
-            *(ignored if recognised.convention == "fiji" else ()),
-        ],
+        [*metadata.notes.warnings, *tiles.warnings],
+        [*asked, *metadata.notes.unknown, *tiles.unknown],
     )
-    title = ", ".join(sample.name for sample in samples)
-    below = [(one.name, _relative(one.raw_dir, output), one.region) for one in samples]
-    keys = shipped("config") / "README.md"
+    # Of files that TileConfiguration.txt does not list some may be other channels.
+    doubts = notes.unknown if recognised.convention == "fiji" else notes.warnings
+    doubts += _ignored(recognised)
     texts = {
-        "config.yaml": config,
-        "samples.tsv": samples_text(below),
+        "config.yaml": config_text(recognised, metadata, keys, planes),
+        "samples.tsv": samples_text(samples, _relative(recognised.folder, output)),
         "markers.csv": markers_text(metadata.markers),
-        "README.md": readme_text(title, recognised.folder, keys, notes),
+        "README.md": readme_text(", ".join(samples), recognised.folder, notes),
     }
-    if rows := [row for sample in samples for row in sample.rows]:
+    if rows:
         texts["tiles.csv"] = csv_text(TILE_COLUMNS, rows)
     users = {"Snakefile": FILES / "Snakefile"}
     for name in ("profiles/default/config.yaml", "profiles/slurm/config.yaml"):
@@ -185,28 +168,19 @@ def _texts(
 
 
 def _placed(
-    recognised: RawFolder, metadata: Metadata, samples: Sequence[Sample], options: GridOptions
-) -> tuple[Notes, list[Sample]]:
-    """Return what is found of the tiles, and the samples with their rows."""
+    recognised: RawFolder,
+    metadata: Metadata,
+    samples: Mapping[str, str | None],
+    options: GridOptions,
+) -> tuple[Notes, list[dict[str, Any]]]:
+    """Return what is found of the tiles, and their rows."""
     groups = tile_sets(recognised.planes, metadata.markers, metadata.reference_cycle)
-    placed = place_tiles(groups, options, metadata.codex, metadata.pixel_um, {})
-    result: list[Sample] = []
-    split = []
-    for sample in samples:
-        of_region = {c: one for (r, c), one in placed.items() if sample.region in (None, r)}
-        known = split_pieces(sample.name, of_region, metadata.reference_cycle)
-        pieces = [Sample(name, sample.raw_dir, sample.region) for name in known] or [sample]
-        add_rows_of(pieces, of_region, known)
-        result += pieces
-        if known:
-            split.append(
-                f"{sample.name}: its tiles are {len(pieces)} distant pieces in every cycle, "
-                f"written as samples {', '.join(known)}; for one image give them one name in the "
-                "tables of samples and tiles"
-            )
-    notes = notes_of_tiles(placed, result)
-    notes.warnings += split
-    return notes, result
+    placed = place_tiles(groups, options, metadata.codex, metadata.pixel_um)
+    rows = []
+    for name, region in samples.items():
+        of_region = {cycle: one for (r, cycle), one in placed.items() if region in (None, r)}
+        rows += tile_rows(name, recognised.folder, of_region)
+    return notes_of_tiles(placed), rows
 
 
 def _relative(folder: Path, output: Path) -> Path:
@@ -244,23 +218,3 @@ def _ignored(recognised: RawFolder) -> list[str]:
     names = few((os.path.relpath(path, recognised.folder) for path in others), 5)
     why = reasons.get(recognised.convention, reasons["other"])
     return [f"{count(len(others), 'file')} ignored: {names}; {why}"] if others else []
-
-
-def _warnings(recognised: RawFolder) -> Iterator[str]:
-    """Yield what may be wrong with the files, before any is processed."""
-    planes = recognised.planes
-    paths = sorted({plane.path for plane in planes})
-    # Path.exists raises for names that are too long.
-    missing = [path for path in paths if not os.path.exists(path)]  # noqa: PTH110
-    if missing:
-        files, names = count(len(missing), "file"), few((Path(path).name for path in missing), 3)
-        yield f"{files} in the metadata are missing: {names}; copy them too"
-    first = {(plane.cycle, plane.channel): plane.path for plane in reversed(planes)}
-    yield from pixel_doubts(sorted({*first.values()}))
-    tiles = {(plane.cycle, plane.region, plane.tile_name) for plane in planes}
-    alone = len(tiles) == len({(cycle, region) for cycle, region, _ in tiles})
-    if alone and recognised.convention != "stitched":
-        yield (
-            "each cycle is a single tile; if they are stitched images, save all channels of a "
-            "cycle in one file and use the convention stitched"
-        )

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -44,6 +44,9 @@ _NUCLEAR = re.compile(
     rf"|{_NUMBERED}?[\W_]*(?:dna|nuclei|nuclear|nucleus)(?:{_NUMBERED})*[\W_]*"
 )
 
+#: Cycle and channel, what is known of it, and the image that says so.
+_Described = tuple[tuple[int, str], OmeChannel, OmeImage]
+
 
 @dataclass
 class Metadata:
@@ -63,15 +66,20 @@ def read_metadata(recognised: RawFolder) -> Metadata:
     """Read the metadata in and next to the images."""
     channels, notes = _channels(recognised.planes), Notes()
     codex, texts = CodexExperiment(), list[str]()
-    if located := read_images(recognised.convention, recognised.folder):
-        images, known = [image for *_, image in located], _of_files(located, channels, notes)
-    else:
-        images, known = _of_names(recognised, notes)
-        if all(channel.isdigit() for _, channel in channels):
-            most = max(int(channel) for _, channel in channels)
-            codex, texts = _read_codex(recognised.folder, most)
+    images, known = list[OmeImage](), dict[tuple[int, str], OmeChannel]()
+    located = read_images(recognised.convention, recognised.folder)
+    of_files = _of_names(recognised, notes) if located is None else _of_files(located)
+    for key, channel, image in of_files:
+        images.append(image)
+        known[key] = channel if key not in known or not known[key].name else known[key]
+    if located is None and all(channel.isdigit() for _, channel in channels):
+        most = max(int(channel) for _, channel in channels)
+        codex, texts = read_codex(recognised.folder, most)
     if texts:
         known, notes.findings = _by_number(codex, channels, notes), texts
+    # A word in names is the channel's name.
+    words = [key for key in channels if not key[1].isdigit()]
+    known |= {key: known.get(key, OmeChannel())._replace(name=key[1]) for key in words}
     # The first value holds.
     optics = {
         name: next(filter(None, (getattr(one, name) for one in (codex, *images))), None)
@@ -79,58 +87,42 @@ def read_metadata(recognised: RawFolder) -> Metadata:
     }
     if recognised.convention == "imagexpress":
         optics["z_step_um"] = imagexpress.z_step_um(recognised.planes)
-    markers, cycle = _markers(channels, known, codex, notes), codex.reference_cycle
+    if optics["pixel_um"]:
+        notes.findings.append(f"pixel size {optics['pixel_um']:g} µm by the metadata")
+    files = sorted({(cycle, path) for cycle, path, _ in located or ()})
+    if len(files) == len({cycle for cycle, _ in files}) > 1:
+        names = (f"{cycle} = {Path(path).relative_to(recognised.folder)}" for cycle, path in files)
+        notes.findings.append(f"one file per cycle: {', '.join(names)}")
+    markers, cycle = _markers(channels, known, codex), codex.reference_cycle
     cycles = {marker.cycle for marker in markers}
     reference = cycle if cycle in cycles else min(cycles)
     return Metadata(markers, reference, **optics, codex=codex, notes=notes)
 
 
-def _of_names(
-    recognised: RawFolder, notes: Notes
-) -> tuple[list[OmeImage], dict[tuple[int, str], OmeChannel]]:
-    """Return what the first file of each channel says, of planes that are known by their names."""
-    known: dict[tuple[int, str], OmeChannel] = {}
-    images, doubted = [], list[str]()
-    for plane in sorted(recognised.planes, key=lambda plane: plane.path):
-        key = plane.cycle, plane.channel
-        if key in known:
-            continue
-        image = describe(recognised.convention, plane.path)
-        images.append(image)
-        found = channel_of(plane, image.channels)
-        # A word in the names is the channel's name.
-        known[key] = found if plane.channel.isdigit() else found._replace(name=plane.channel)
-        if plane.page is None and len(image.channels) > 1:
-            doubted.append(
-                f"the pages of {plane.path} are {len(image.channels)} channels by its metadata; "
-                "they are read as z-planes, as its name says the channel"
-            )
-    if recognised.fields:  # of names whose pattern is not the user's
-        again = "give --pattern to tilewright init, with {channel} if that is right, else without"
-        notes.unknown += [f"acquisition.pattern: {doubt}: {again}" for doubt in doubted[:1]]
-    else:
-        notes.warnings += doubted[:1]
-    if pixel_um := next(filter(None, (image.pixel_um for image in images)), None):
-        notes.findings.append(f"pixel size {pixel_um:g} µm, from the TIFFs")
-    return images, known
-
-
-def _of_files(
-    located: list[LocatedImage], channels: list[tuple[int, str]], notes: Notes
-) -> dict[tuple[int, str], OmeChannel]:
-    """Return what files that describe themselves say of each channel."""
-    # Files of one channel each: the token of the channel is its name.
-    known = {key: OmeChannel(key[1]) for key in channels if not key[1].isdigit()}
+def _of_files(located: Sequence[LocatedImage]) -> Iterator[_Described]:
+    """Yield what files that describe themselves say of each channel."""
     for cycle, _, image in located:
         for number, channel in enumerate(image.channels, 1):
-            earlier = known.setdefault((cycle, str(number)), channel)
-            known[cycle, str(number)] = earlier if earlier.name else channel
-    notes.findings.append("sizes, positions and channel names from the files' metadata")
-    files = sorted({(cycle, _name_of_cycle(Path(path))) for cycle, path, _ in located})
-    if len(files) == len({cycle for cycle, _ in files}) > 1:
-        names = ", ".join(f"{cycle} = {name}" for cycle, name in files)
-        notes.findings.append(f"one file per cycle: {names}")
-    return known
+            yield (cycle, str(number)), channel, image
+
+
+def _of_names(recognised: RawFolder, notes: Notes) -> Iterator[_Described]:
+    """Yield what the first file of each channel says, of planes that are known by their names."""
+    first, doubted = dict[tuple[int, str], RawPlane](), ""
+    for plane in sorted(recognised.planes, key=lambda plane: plane.path):
+        first.setdefault((plane.cycle, plane.channel), plane)
+    for key, plane in first.items():
+        image = describe(recognised.convention, plane.path)
+        if plane.page is None and len(image.channels) > 1:
+            doubted = (
+                f"acquisition.pattern: the pages of {plane.path} are {len(image.channels)} "
+                "channels by its metadata; they are read as z-planes, as its name says the "
+                "channel: give --pattern to tilewright init, with {channel} if that is right, else "
+                "without"
+            )
+        yield key, channel_of(plane, image.channels), image
+    if doubted and recognised.fields:  # of names whose pattern is not the user's
+        notes.unknown.append(doubted)
 
 
 def stack_depth(planes: Sequence[RawPlane]) -> int:
@@ -180,7 +172,6 @@ def _markers(
     channels: list[tuple[int, str]],
     known: Mapping[tuple[int, str], OmeChannel],
     codex: CodexExperiment,
-    notes: Notes,
 ) -> list[Channel]:
     """Return the markers, reference channels by their names or as ``experiment.json`` says."""
     of = [known.get(key, OmeChannel()) for key in channels]
@@ -189,16 +180,13 @@ def _markers(
         for (cycle, token), channel in zip(channels, of, strict=True)
     ]
     names = unique_names(named, [cycle for cycle, _ in channels])
-    stained: dict[int, list[str]] = {cycle: [] for cycle, _ in channels}
-    for (cycle, token), channel in zip(channels, of, strict=True):
-        if _NUCLEAR.fullmatch(channel.name or ""):
-            stained[cycle].append(token)
-    _compare_stains(stained, notes)
+    nuclear = [bool(_NUCLEAR.fullmatch(channel.name or "")) for channel in of]
+    stained = Counter(cycle for (cycle, _), one in zip(channels, nuclear, strict=True) if one)
     only = Counter(cycle for cycle, _ in channels)
     given = None if codex.markers else codex.reference_channel
     markers = []
-    for (cycle, token), name, channel in zip(channels, names, of, strict=True):
-        reference = stained[cycle] == [token] or only[cycle] == 1
+    for (cycle, token), name, channel, is_nuclear in zip(channels, names, of, nuclear, strict=True):
+        reference = (is_nuclear and stained[cycle] == 1) or only[cycle] == 1
         if given:
             reference = token == str(given)
         if is_formula(name) or (codex.markers and not channel.name):
@@ -206,18 +194,6 @@ def _markers(
         optics = channel.emission_nm, channel.exposure_ms
         markers.append(Channel(cycle, token, name, reference, *optics))
     return markers
-
-
-def _compare_stains(stained: Mapping[int, list[str]], notes: Notes) -> None:
-    """Note cycles whose nuclear stain is in another channel than that of most."""
-    only = {cycle: found[0] for cycle, found in stained.items() if len(found) == 1}
-    most = max(only.values(), key=[*only.values()].count, default="")
-    for cycle, channel in only.items():
-        if channel != most:
-            notes.warnings.append(
-                f"channel {channel} of cycle {cycle} has the name of a nuclear stain, where others "
-                f"have channel {most}; check the names"
-            )
 
 
 def _by_number(
@@ -246,13 +222,12 @@ def _by_number(
             f"{len(names)} marker names for {count} cycles of {per_cycle} channels; ignored"
         )
         names = ()
-    if (codex.cycles or names or times) and count != len(cycles):
-        present = cycles_text(sorted(cycles))
-        notes.warnings.append(f"{count} cycles in the metadata, but the files are of {present}")
     channel = max(channel for _, channel in numbers)
-    if codex.channels and codex.channels != channel:
+    stated = codex.cycles or codex.channels or names or times
+    if stated and (count, per_cycle) != (len(cycles), channel):
         notes.warnings.append(
-            f"{codex.channels} channels in the metadata, but {channel} in the files"
+            f"{count} cycles of {per_cycle} channels in the metadata, but the files are of "
+            f"{cycles_text(sorted(cycles))} and {channel} channels"
         )
     if emission and (len(emission) != per_cycle or widest > per_cycle):
         notes.warnings.append(f"{len(emission)} wavelengths for {per_cycle} channels; ignored")
@@ -269,7 +244,7 @@ def _by_number(
     }
 
 
-def _read_codex(folder: Path, channels: int) -> tuple[CodexExperiment, list[str]]:
+def read_codex(folder: Path, channels: int = 0) -> tuple[CodexExperiment, list[str]]:
     """Return what CODEX's texts say, and their paths: in the raw folder, ``data/raw``, or above.
 
     Parents only of folders called ``raw`` or ``data``: others hold other experiments. ``channels``
@@ -292,10 +267,3 @@ def _read_codex(folder: Path, channels: int) -> tuple[CodexExperiment, list[str]
         exposures_ms=exposures,
     )
     return codex, [*filter(None, paths)]
-
-
-def _name_of_cycle(path: Path) -> str:
-    """Return the name of a cycle's file or, where that is an index, of its folder."""
-    inner = path.parent.name in ("Images", "Full resolution")
-    folder = path.parent.parent if inner else path.parent
-    return folder.name if path.suffix in (".index", ".xml", ".ome", ".mlf") else path.name

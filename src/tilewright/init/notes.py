@@ -27,15 +27,9 @@ class Notes:
     warnings: list[str] = field(default_factory=list)
     unknown: list[str] = field(default_factory=list)
 
-
-def rows_text(rows: Sequence[int]) -> str:
-    """Return rows of a file in words.
-
-    >>> rows_text([2]), rows_text([2, 3, 5])
-    ('row 2', 'rows 2 to 5')
-    """
-    first, last = min(rows), max(rows)
-    return f"row {first}" if first == last else f"rows {first} to {last}"
+    def seen(self) -> list[str]:
+        """Return findings and warnings, which say that they are."""
+        return [*self.findings, *(f"warning: {warning}" for warning in self.warnings)]
 
 
 def values_text(values: Sequence[str]) -> str:

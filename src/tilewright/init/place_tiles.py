@@ -11,15 +11,10 @@ from numpy.typing import NDArray
 from tilewright.init.tile_set import GridOptions, PlacedTiles, Places, TileSet
 from tilewright.kernels.tile_positions.overlap_strips import searched_px
 from tilewright.kernels.tile_positions.stage_map import StageMap, fit_stage_map
-from tilewright.kernels.tile_positions.tile_layout import is_sure, rank_grids
+from tilewright.kernels.tile_positions.tile_layout import GridVotes, is_sure, rank_grids
 from tilewright.kernels.tile_positions.tile_order import tile_places
 from tilewright.runtime.text import few
-from tilewright.stages.tile_positions.stage_check import (
-    describe,
-    middle_tiles,
-    orientation,
-    overlaps_problem,
-)
+from tilewright.stages.tile_positions.stage_check import describe, middle_tiles, orientation
 
 #: Region and cycle.
 Key = tuple[str, int]
@@ -29,21 +24,21 @@ _OFF, _BEYOND_SCATTER = 0.02, 5.0
 #: Part of a side within which the maps of cycles are the same.
 _ALIKE = 0.03
 #: Share of overlaps that must agree with an order that is given (a stage's jitter of 3 % leaves
-#: half), with a map that replaces positions or a step that is not given (one of 4 of 7 was off by
-#: 5 px of 224), and with tiles that lie as those of another cycle.
-_HALF, _MOST, _NEARLY_ALL = 0.5, 0.6, 0.9
+#: half), and with a map that replaces positions or a step that is not given (one of 4 of 7 was off
+#: by 5 px of 224).
+_HALF, _MOST = 0.5, 0.6
 #: Overlap where none is given, until it is measured.
 _GUESS = 0.1
 #: Grids that a question names.
 _NAMED = 3
+#: Part of a side within which two tiles are of one position.
+_SAME_PLACE = 0.05
+#: Share of tiles up to which they were imaged twice; more are another cycle.
+_REPEATED = 0.25
 
 
 def place_tiles(
-    groups: Mapping[Key, TileSet],
-    options: GridOptions,
-    codex: Any,
-    pixel_um: float | None,
-    earlier: Mapping[Key, Mapping[str, tuple[float, float]]],
+    groups: Mapping[Key, TileSet], options: GridOptions, codex: Any, pixel_um: float | None
 ) -> dict[Key, PlacedTiles]:
     """Return where the tiles of all regions and cycles of one scan lie.
 
@@ -57,42 +52,30 @@ def place_tiles(
         What ``experiment.json`` states.
     pixel_um : float or None
         None is unknown; positions of the stage in µm are then not compared with overlaps.
-    earlier : mapping
-        Positions (y, x) in px by tile, of groups that the tiles table has.
     """
     placed: dict[Key, PlacedTiles] = {}
     maps: dict[Key, StageMap | None] = {}
-    problems: dict[Key, str] = {}
     for key, tiles in groups.items():
         grid = options.otherwise(codex, tiles.shape_px[1])
-        placed[key] = _nominal(tiles, grid, pixel_um, known=key in earlier)
-        if key not in earlier:
-            maps[key], problems[key] = _compare(placed[key])
+        orders = [one.order for one in placed.values() if one.order]
+        placed[key] = _nominal(tiles, grid, pixel_um, orders)
+        maps[key] = _fit(placed[key])
         tiles.forget()
-    new = {key: one for key, one in placed.items() if key not in earlier}
-    by_stage = all(one.source == "stage" for one in placed.values())
-    fitted = [(one, maps[key]) for key, one in new.items()]
-    common = _map_to_table(placed, earlier) if earlier and by_stage else _common_map(fitted)
-    for key, one in new.items():
+    common = _common_map([(one, maps[key]) for key, one in placed.items()])
+    for key, one in placed.items():
         if one.known and len(one.yx_px) > 1:
             _correct(one, maps[key], common)
-    for key, at in earlier.items():
-        if key in placed:
-            names = placed[key].tiles.names
-            placed[key].yx_px = np.array([at.get(name, (np.nan, np.nan)) for name in names])
-    for key, one in new.items():
-        if not one.known and one.tiles.first[0].y is None:
-            _borrow(key, one, placed)
-        elif problem := _compare(one)[1] if one.source == "pixels" else problems[key]:
-            one.notes.unknown.append(f"y and x: {problem}")
-        one.tiles.forget()
+        one.repeated = _repeated(one)
     return placed
 
 
 def _nominal(
-    tiles: TileSet, options: GridOptions, pixel_um: float | None, *, known: bool
+    tiles: TileSet, options: GridOptions, pixel_um: float | None, orders: Sequence[GridVotes]
 ) -> PlacedTiles:
-    """Return positions by the files' metadata, rows and columns, or the order of numbers."""
+    """Return positions by the files' metadata, rows and columns, or the order of numbers.
+
+    ``orders`` are those of other cycles.
+    """
     plane, nan = tiles.first[0], np.full((len(tiles.names), 2), np.nan)
     if plane.y is not None:
         at = np.array([(p.y or 0.0, p.x or 0.0) for p in tiles.first])
@@ -100,26 +83,24 @@ def _nominal(
             return PlacedTiles(tiles, at, "stage")
         return PlacedTiles(tiles, at / (pixel_um or np.nan), "stage", yx_um=at)
     placed = PlacedTiles(tiles, nan, "grid", guessed=options.overlap is None)
-    if known:
-        return placed
     if len(tiles.names) == 1:
         placed.yx_px = np.zeros((1, 2))
         return placed
     if not all(tiles.shape_px):
-        placed.ask(f"y and x: {plane.path} cannot be read, so nothing shows them")
+        placed.ask(f"{plane.path} cannot be read, so nothing shows them")
         return placed
-    if isinstance(tiles.images, str):
-        placed.notes.warnings.append(f"overlaps are not compared: {tiles.images}")
     if plane.tile is None:
         grid = np.array([(p.row, p.col) for p in tiles.first], np.float64)
     else:
-        grid = _places_of_numbers(placed, options)
+        grid = _places_of_numbers(placed, options, orders)
     step = (1.0 - (options.overlap or _GUESS)) * np.array(tiles.shape_px)
     placed.yx_px = (grid - grid.min(axis=0)) * step
     return placed
 
 
-def _places_of_numbers(placed: PlacedTiles, options: GridOptions) -> Places:
+def _places_of_numbers(
+    placed: PlacedTiles, options: GridOptions, orders: Sequence[GridVotes]
+) -> Places:
     """Return (row, col) of numbered tiles, NaN where nothing shows them."""
     numbers = np.array([p.tile or 0 for p in placed.tiles.first], np.int64)
     size = (options.rows or 0, options.cols or 0)
@@ -132,12 +113,12 @@ def _places_of_numbers(placed: PlacedTiles, options: GridOptions) -> Places:
         placed.notes.warnings.append(
             f"{options.rows} x {options.cols} tiles are given, but the files number {len(numbers)}"
         )
-    ranked, images = [], placed.tiles.images
-    if not isinstance(images, str) and (fits or not gaps):
-        sizes = dict.fromkeys([*[size] * fits, *([] if gaps else sizes_of(len(at)))])
-        ranked = rank_grids(images, sizes, at)
+    sizes = [size] * fits + [one[:2] for one in orders if at[-1] < one.rows * one.cols]
+    sizes += [] if gaps else sizes_of(len(at))
+    images = placed.tiles.images
+    ranked = [] if images is None else rank_grids(images, dict.fromkeys(sizes), at)
     if ranked and is_sure(ranked):
-        best = ranked[0]
+        placed.order = best = ranked[0]
         placed.notes.findings.append(f"the overlaps speak for {best} and no other order")
         if (*size, options.layout) != best[:3]:
             placed.source = "pixels"
@@ -154,9 +135,9 @@ def _places_of_numbers(placed: PlacedTiles, options: GridOptions) -> Places:
     if gaps:
         missing = sorted({*range(int(at[-1]))} - {*at.tolist()})
         why = f"tiles {few(np.array(missing) + numbers[0] - at[0])} are missing and {why}"
-    placed.notes.unknown.append(
-        f"y and x: in which order {len(numbers)} tiles lie is not sure, as {why}; give --rows, "
-        "--cols, --layout and --overlap to tilewright init"
+    placed.ask(
+        f"in which order {len(numbers)} tiles lie is not sure, as {why}; give --rows, --cols, "
+        "--layout and --overlap to tilewright init"
     )
     return np.full((len(numbers), 2), np.nan)
 
@@ -168,20 +149,14 @@ def sizes_of(count: int) -> Iterator[tuple[int, int]]:
     yield from sorted(sizes, key=lambda size: (size[0] * size[1] - count, abs(size[0] - size[1])))
 
 
-def _compare(placed: PlacedTiles) -> tuple[StageMap | None, str]:
-    """Return the map from positions to what overlaps show, and how these contradict positions.
-
-    None and "" where they show nothing.
-    """
-    tiles = placed.tiles
-    if len(placed.yx_px) < 2 or not placed.known or isinstance(tiles.images, str):
-        return None, ""
+def _fit(placed: PlacedTiles) -> StageMap | None:
+    """Return the map from positions to what overlaps show, None where they show nothing sure."""
+    images = placed.tiles.images
+    if len(placed.yx_px) < 2 or not placed.known or images is None:
+        return None
     index = middle_tiles(placed.yx_px)
-    images, at, names = tiles.images[index], placed.yx_px[index], [tiles.names[k] for k in index]
-    found = fit_stage_map(images, at / placed.factor)
-    searched = searched_px(tiles.shape_px)
-    problem = overlaps_problem(images, at, names, tiles.shape_px, searched)
-    return found if found and found.sure else None, problem
+    found = fit_stage_map(images[index], placed.yx_px[index] / placed.factor)
+    return found if found and found.sure else None
 
 
 def _agree(found: StageMap, share: float) -> bool:
@@ -237,7 +212,7 @@ def _correct(
                 notes.warnings.append(f"rows and columns lie so that {turned}, as overlaps show")
         if matrix is None:
             placed.ask(
-                "y and x: the overlap of tiles is not given, and overlaps show too little to "
+                "the overlap of tiles is not given, and overlaps show too little to "
                 f"measure it{overlap and f' ({overlap})'}; give --overlap to tilewright init"
             )
             return
@@ -245,9 +220,9 @@ def _correct(
         notes.warnings.append("positions are not confirmed, as overlaps show too little structure")
     elif _contradicts(placed, found):
         placed.ask(
-            f"y and x: {found.matched} of {found.compared} overlaps agree with the rows, columns "
-            "and order that are given; numbers behind a lost tile may be one too low: correct "
-            "them, or write y and x"
+            f"{found.matched} of {found.compared} overlaps agree with the rows, columns and order "
+            "that are given; numbers behind a lost tile may be one too low: correct them, or write "
+            "y and x"
         )
         return
     elif _far(placed, found):
@@ -256,7 +231,7 @@ def _correct(
         if matrix is not None:
             notes.warnings.append(f"{shown}; the measured ones are written")
         elif found.largest_error_px * placed.factor > searched_px(placed.tiles.shape_px):
-            placed.ask(f"y and x: {stay}: correct them if these are right", placed.tiles.names)
+            notes.unknown.append(f"y and x: {stay}: correct them if these are right")
         else:
             notes.warnings.append(stay)
     else:
@@ -266,57 +241,29 @@ def _correct(
         placed.move(placed.yx_px @ matrix.T, "pixels")
 
 
-def _map_to_table(
-    placed: Mapping[Key, PlacedTiles], earlier: Mapping[Key, Mapping[str, tuple[float, float]]]
-) -> NDArray[np.float64] | None:
-    """Return the map from positions in the files to those in the tiles table; None if the same."""
-    for key, at in earlier.items():
-        one = placed.get(key)
-        there = [k for k, name in enumerate(one.tiles.names) if name in at] if one else []
-        if one is None or len(there) < 3:
-            continue
-        moved, places = np.array([at[one.tiles.names[k]] for k in there]), one.yx_px[there]
-        if np.isnan(places).any():
-            continue
-        matrix, _, rank, _ = np.linalg.lstsq(
-            places - places.mean(axis=0), moved - moved.mean(axis=0), rcond=None
+def _repeated(placed: PlacedTiles) -> set[str]:
+    """Return the tiles that were imaged twice; where they are many, all positions are asked."""
+    names = placed.tiles.names
+    near = np.abs(placed.yx_px[:, None] - placed.yx_px[None, :]).max(axis=2)
+    again = near < _SAME_PLACE * min(placed.tiles.shape_px)
+    first = {k: int(np.argmax(again[k, :k])) for k in range(len(names)) if again[k, :k].any()}
+    pairs = few(f"{names[k]} (as {names[earlier]})" for k, earlier in first.items())
+    if len(first) > max(1, _REPEATED * len(names)):
+        placed.ask(
+            f"{len(first)} of {len(names)} tiles lie where others do, {pairs}: if they are of "
+            "another cycle, say by --pattern how files are named; else set their use to 0"
         )
-        if rank == 2:
-            return None if np.allclose(matrix, np.eye(2), atol=1e-4) else np.asarray(matrix.T)
-    return None
-
-
-def _borrow(key: Key, placed: PlacedTiles, others: Mapping[Key, PlacedTiles]) -> None:
-    """Place numbered tiles as those of another cycle or region, unless overlaps contradict."""
-    for other_key, other in others.items():
-        at = dict(zip(other.tiles.names, other.yx_px, strict=True))
-        if other_key == key or not other.known or not set(placed.tiles.names) <= set(at):
-            continue
-        placed.yx_px = np.array([at[name] for name in placed.tiles.names])
-        found, problem = _compare(placed)
-        sure = found and not found.contradicting and _agree(found, _NEARLY_ALL)
-        if sure or (len(at) == len(placed.tiles.names) and not problem):
-            where = f"cycle {other_key[1]}" if other_key[1] != key[1] else "another region"
-            speak = f"{found.matched} of {found.compared}" if found else "no"
-            text = f"tiles lie as those of {where}, which {speak} overlaps confirm"
-            (placed.notes.findings if sure else placed.notes.warnings).append(text)
-            placed.source = "pixels"
-            placed.notes.unknown.clear()
-            return
-        if len(at) > len(placed.tiles.names) and placed.notes.unknown:
-            placed.notes.unknown[:] = [
-                f"y and x: {len(placed.tiles.names)} tiles, where cycle {other_key[1]} has "
-                f"{len(at)}, and overlaps speak for no order: if one failed and the next ones are "
-                "numbered one less, name the files by the numbers of that cycle"
-            ]
-    placed.yx_px = np.full_like(placed.yx_px, np.nan)
+        return set()
+    if first:
+        placed.notes.warnings.append(f"tiles imaged twice have use 0 in the tiles table: {pairs}")
+    return {names[k] for k in first}
 
 
 def _overlap_text(found: StageMap, placed: PlacedTiles) -> str:
-    """Return the overlaps of neighbours along each axis of the image."""
-    shares = {}
-    for moved in np.abs(found.moved_px) * placed.factor:
-        axis = int(np.argmax(moved / placed.tiles.shape_px))
-        shares["yx"[axis]] = 1.0 - float(moved[axis]) / placed.tiles.shape_px[axis]
-    texts = [f"{shares[axis]:.3f} along {axis}" for axis in "yx" if axis in shares]
-    return f"overlap {' and '.join(texts)} by {found.matched} of {found.compared} overlaps"
+    """Return the overlaps of neighbours as shares of a tile's side."""
+    moved = np.abs(found.moved_px) * placed.factor / placed.tiles.shape_px
+    shares = 1.0 - moved.max(axis=1)
+    return (
+        f"overlap {shares.min():.3f} to {shares.max():.3f} by {found.matched} of {found.compared} "
+        "overlaps"
+    )

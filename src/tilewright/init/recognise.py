@@ -70,8 +70,6 @@ def recognise(raw_dir: Path, pattern: str | None = None) -> RawFolder:
         what = f"of the pattern {pattern!r}; correct it" if pattern else f"of {convention}"
         raise RawDataError(f"{raw_dir} holds no file {what}")
     others = _other_images(folder, images, planes)
-    if convention in ("pattern", "codex", "imagexpress"):
-        _refuse_same_tiles(planes)
     if convention in ("pattern", "codex"):  # ImageXpress's projections are named as planes
         _refuse_alike(planes, others)
     return RawFolder(convention, options, planes, others, Path(folder), names.fields)
@@ -130,19 +128,6 @@ def _other_images(folder: str, images: Sequence[str], planes: Sequence[RawPlane]
     return [path for path in dict.fromkeys([*images, *others]) if path not in used]
 
 
-def _refuse_same_tiles(planes: Sequence[RawPlane]) -> None:
-    """Refuse two files that are one plane by their names."""
-    first: dict[RawPlane, str] = {}
-    for plane in planes:
-        other = first.setdefault(plane._replace(path=""), plane.path)
-        if other != plane.path:
-            raise RawDataError(
-                f"{other} and {plane.path} are the same tile of one cycle by their names; put the "
-                "files of each cycle into a folder of its own (cycle1, cycle2 …), and of two "
-                "experiments name one folder"
-            )
-
-
 def _refuse_alike(planes: Sequence[RawPlane], others: Sequence[str]) -> None:
     """Refuse to leave files out that are named as those that are read."""
     forms = {form_of(Path(plane.path).name) for plane in planes}
@@ -161,9 +146,7 @@ def _unknown_format(raw_dir: Path, folder: str, images: Sequence[str], names: Na
     content = (
         f"its {count(len(images), 'TIFF')} are named like {', '.join(examples)}"
         if images
-        else f"it holds no such image, only {', '.join(present)}"
-        if present
-        else "it is empty"
+        else f"it holds no such image, only {', '.join(present) or 'nothing'}"
     )
     if names.question:
         return (
@@ -183,18 +166,15 @@ def _unsupported_format(folder: Path, images: Sequence[str]) -> str | None:
     inside = [path.relative_to(folder).as_posix() for path in _content(folder)]
     paths = [*inside, *(path[len(str(folder)) + 1 :] for path in images)]
     known = tables()
-    for form in known["folders"]:
-        example = next((path for path in paths if re.search(form["path"], path)), None)
-        if example:
-            return f"it is {form['what']} (see {example}), which is not read; {form['fix']}"
-    for path in () if images else inside:
-        suffix = Path(path).suffix.lower()
-        if suffix in known["suffixes"]:
-            return (
-                f"it holds {suffix} files of {known['suffixes'][suffix]} (such as {path}), which "
-                "are not read; export the single tiles, unstitched, as TIFF or OME-TIFF with "
-                "positions"
-            )
+    forms = [(form["path"], form["what"], form["fix"]) for form in known["folders"]]
+    if not images:
+        forms += [
+            (rf"(?i)\{suffix}$", f"a folder of {suffix} files of {what}", known["export"])
+            for suffix, what in known["suffixes"].items()
+        ]
+    for form, what, fix in forms:
+        if example := next((path for path in paths if re.search(form, path)), None):
+            return f"it is {what} (see {example}), which is not read; {fix}"
     return None
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +17,7 @@ from tilewright.io.formats.common import RawPlane, raw_file_errors
 from tilewright.io.inputs.raw_headers import read_headers
 from tilewright.io.inputs.tiles import read_plane
 from tilewright.io.tiff.headers import RawHeader
+from tilewright.kernels.tile_positions.tile_layout import GridVotes
 from tilewright.stages.tile_positions.stage_check import reduce_tile, reduction
 
 #: Positions (n, 2) of tiles in px, NaN where unknown.
@@ -51,38 +53,28 @@ class TileSet:
         return [planes[0] for planes in self.planes.values()]
 
     @cached_property
-    def images(self) -> NDArray[np.float32] | str:
-        """The middle plane (n, y, x) of each tile, reduced; why not, if one cannot be read."""
-        try:
+    def images(self) -> NDArray[np.float32] | None:
+        """The middle plane (n, y, x) of each tile, reduced; None if one cannot be read.
+
+        The check of all files before a run names it.
+        """
+        with suppress(RawDataError):
             return np.stack([self._image(planes) for planes in self.planes.values()])
-        except RawDataError as error:
-            return str(error)
+        return None
 
     def _image(self, planes: list[RawPlane]) -> NDArray[np.float32]:
         stack = [plane for plane in planes if plane.channel == self.channel] or planes
         middle = sorted(stack, key=lambda plane: plane.z or 0)[len(stack) // 2]
         header = _header(middle)
+        if header.problem or (header.height_px, header.width_px) != self.shape_px:
+            raise RawDataError(f"{middle.path} {header.problem or 'is of another size'}")
+        page = header.pages // 2 if middle.page is None else middle.page
         with raw_file_errors(middle.path):
-            if header.problem:
-                raise ValueError(f"it {header.problem}")
-            page = header.pages // 2 if middle.page is None else middle.page
-            image = read_plane(middle.path, page)
-            if image.shape != self.shape_px:
-                raise ValueError(f"{image.shape} px, where others have {self.shape_px}")
-            return reduce_tile(image)
+            return reduce_tile(read_plane(middle.path, page))
 
     def forget(self) -> None:
         """Drop the images: those of many cycles would fill the memory."""
         self.__dict__.pop("images", None)
-
-    def incomplete(self) -> list[str]:
-        """Return the tiles that lack planes of the fullest one, in any channel."""
-        planes = {
-            name: {(plane.channel, plane.z) for plane in of_tile}
-            for name, of_tile in self.planes.items()
-        }
-        every = set().union(*planes.values())
-        return [name for name, of_tile in planes.items() if of_tile != every]
 
 
 @dataclass(frozen=True)
@@ -100,14 +92,10 @@ class GridOptions:
         An overlap from 1 on is in pixels.
         """
         overlap = codex.overlap or 0.0
-        if overlap >= 1:
-            overlap /= max(width_px, 1)
-        other = {
-            **{"rows": codex.rows, "cols": codex.cols, "layout": codex.layout},
-            "overlap": overlap if 0.01 <= overlap <= 0.9 else None,
-        }
-        silent = {key: value for key, value in other.items() if getattr(self, key) is None}
-        return replace(self, **silent)
+        share = overlap / max(width_px, 1) if overlap >= 1 else overlap
+        known = codex.rows, codex.cols, codex.layout, share if 0.01 <= share <= 0.9 else None
+        given = zip(astuple(self), known, strict=True)
+        return GridOptions(*(other if own is None else own for own, other in given))
 
 
 @dataclass
@@ -122,8 +110,10 @@ class PlacedTiles:
         Whether the distance of tiles is a guess, until it is measured.
     yx_um : Places | None
         The same positions as the files give them, whatever the size of a pixel; None if moved.
-    asked : dict[str, list[str]]
-        Tiles of each question that is not of all.
+    order : GridVotes | None
+        Of numbered tiles, where overlaps show it.
+    repeated : set[str]
+        Tiles of which an earlier one is at the same position.
     """
 
     tiles: TileSet
@@ -131,20 +121,18 @@ class PlacedTiles:
     source: str
     guessed: bool = False
     yx_um: Places | None = None
+    order: GridVotes | None = None
+    repeated: set[str] = field(default_factory=set)
     notes: Notes = field(default_factory=Notes)
-    asked: dict[str, list[str]] = field(default_factory=dict)
 
     def move(self, yx_px: Places, source: str) -> None:
         """Place the tiles elsewhere."""
         self.yx_px, self.yx_um, self.source = yx_px, None, source
 
-    def ask(self, question: str, tiles: list[str] | None = None) -> None:
-        """Ask for what is not known of some tiles; without any, for the positions of all."""
-        self.notes.unknown.append(question)
-        if tiles is None:
-            self.move(np.full_like(self.yx_px, np.nan), self.source)
-        else:
-            self.asked[question] = tiles
+    def ask(self, question: str) -> None:
+        """Ask for the positions of all tiles."""
+        self.notes.unknown.append(f"y and x: {question}")
+        self.move(np.full_like(self.yx_px, np.nan), self.source)
 
     @property
     def known(self) -> bool:

@@ -10,8 +10,9 @@ import yaml
 
 from tilewright.config.tables import Channel, cycles_text
 from tilewright.init.metadata import Metadata
-from tilewright.init.notes import Notes, rows_text
+from tilewright.init.notes import Notes
 from tilewright.init.recognise import RawFolder
+from tilewright.installed import shipped
 from tilewright.runtime.files import csv_text
 from tilewright.runtime.text import few, printable
 
@@ -31,10 +32,16 @@ def _yaml(value: object) -> str:
     return str(text).removesuffix("...\n").strip()
 
 
+def unknown_keys(metadata: Metadata, planes: int) -> list[str]:
+    """Return the keys that the metadata leave open, of tiles of so many z-planes."""
+    keys = ("pixel_um", *(_OF_PSF if planes > 1 else ()))
+    return [key for key in keys if getattr(metadata, key) is None]
+
+
 def config_text(
-    recognised: RawFolder, metadata: Metadata, planes: int
-) -> tuple[str, dict[str, int]]:
-    """Return the text of ``config.yaml``, and the lines of keys to fill in.
+    recognised: RawFolder, metadata: Metadata, unknown: Sequence[str], planes: int
+) -> str:
+    """Return the text of ``config.yaml``, in which the ``unknown`` keys are to be filled in.
 
     ``planes`` are the z-planes of a tile. Tables and results are named relative to the
     configuration, so that the folder may be moved.
@@ -47,83 +54,67 @@ def config_text(
         "method": "accelerated" if planes > 1 else "none",
         **{key: getattr(metadata, key) for key in ("pixel_um", *_OF_PSF)},
     }
-    needed = {"pixel_um", *(_OF_PSF if planes > 1 else ())}
     template = (FILES / "config.yaml").read_text("utf-8")
     for key, value in values.items():
-        if value is None and key in needed:
+        if key in unknown:
             template = template.replace(f"{{{key}}}  # ", f"{{{key}}}  # fill in: ")
         elif value is None:
             template = re.sub(rf"(?m)^ *{key}: .*\n", "", template)
     template = re.sub(r"\n\w+:\n(?=\n)", "", template)  # sections without keys
     texts = {key: _yaml(value) for key, value in values.items()}
-    text = template.format(raw_dir=printable(recognised.folder), **texts)
-    unknown, section = dict[str, int](), ""
-    for number, line in enumerate(text.split("\n"), 1):
-        section = line[:-1] if line.endswith(":") else section
-        if found := re.match(r"  (\w+): null  # fill in: ", line):
-            unknown[f"{section}.{found[1]}"] = number
-    return text, unknown
+    return template.format(raw_dir=printable(recognised.folder), **texts)
 
 
-def questions(
-    unknown: Mapping[str, int], markers: Sequence[Channel], *, psf: bool, first_row: int = 2
-) -> list[str]:
+def questions(keys: Sequence[str], markers: Sequence[Channel], *, psf: bool) -> list[str]:
     """Return what to fill in of the configuration and of the markers table.
 
     Parameters
     ----------
-    unknown : mapping of str to int
-        Keys of the configuration with their lines.
+    keys : sequence of str
+        Of the configuration.
     markers : sequence of Channel
         Rows of the table.
     psf : bool
         Whether a PSF is computed. What only that needs is one question, as stacks can do without.
-    first_row : int
-        Of the table, where ``markers`` begin.
     """
-    lines = {key: f"config.yaml, line {line}: {key}" for key, line in unknown.items()}
-    asked = [lines.pop("acquisition.pixel_um")] if "acquisition.pixel_um" in lines else []
-    of_psf = [*lines.values(), *(_empty_cells(markers, "emission_nm", first_row) if psf else ())]
+    asked = ["config.yaml: pixel_um"] if "pixel_um" in keys else []
+    optics = [key for key in keys if key in _OF_PSF]
+    of_psf = [f"config.yaml: {', '.join(optics)}"] if optics else []
+    of_psf += _empty_cells(markers, "emission_nm") if psf else []
     if of_psf:
         asked.append(f"{'; '.join(of_psf)}; or set deconvolve.method: none, which needs no PSF")
-    asked += _empty_cells(markers, "marker", first_row)
+    asked += _empty_cells(markers, "marker")
     known = {marker.cycle for marker in markers if marker.reference}
-    rows = [n for n, marker in enumerate(markers, first_row) if marker.cycle not in known]
-    if rows:
-        cycles = cycles_text(sorted({marker.cycle for marker in markers} - known))
-        asked.append(
-            f"markers.csv, {rows_text(rows)}: reference: TRUE for the channel of nuclei of {cycles}"
-        )
+    if unknown := sorted({marker.cycle for marker in markers} - known):
+        cycles = cycles_text(unknown)
+        asked.append(f"markers.csv: reference: TRUE for the channel of nuclei of {cycles}")
     return asked
 
 
-def _empty_cells(markers: Sequence[Channel], column: str, first_row: int) -> list[str]:
-    """Return which rows of the markers table lack a value; nothing where all have one."""
-    empty = {
-        n: marker.marker or f"cycle {marker.cycle} channel {marker.channel}"
-        for n, marker in enumerate(markers, first_row)
+def _empty_cells(markers: Sequence[Channel], column: str) -> list[str]:
+    """Return which markers lack a value; nothing where all have one."""
+    empty = [
+        marker.marker or f"cycle {marker.cycle} channel {marker.channel}"
+        for marker in markers
         if getattr(marker, column) in (None, "")
-    }
-    if not empty:
-        return []
-    return [f"markers.csv, {rows_text([*empty])}: {column} of {few(empty.values())}"]
+    ]
+    return [f"markers.csv: {column} of {few(empty)}"] if empty else []
 
 
-def samples_text(samples: Sequence[tuple[str, Path, str | None]]) -> str:
-    """Return the samples table; (name, raw folder, region) of each.
+def samples_text(samples: Mapping[str, str | None], raw_dir: Path) -> str:
+    """Return the samples table of one raw folder; the region of each sample by its name.
 
     Examples
     --------
-    >>> samples = [("a", Path("/raw"), "1"), ("b", Path("/raw"), "2")]
-    >>> print(samples_text(samples).expandtabs(8))
+    >>> print(samples_text({"a": "1", "b": "2"}, Path("/raw")).expandtabs(8))
     sample  raw_dir region
     a       /raw    1
     b       /raw    2
     <BLANKLINE>
     """
-    columns = ["sample", "raw_dir"] + ["region"] * any(region for *_, region in samples)
-    rows = [dict(zip(columns, sample, strict=False)) for sample in samples]
-    return csv_text(columns, rows, "\t")
+    columns = ["sample", "raw_dir"] + ["region"] * any(samples.values())
+    rows = (zip(columns, (name, raw_dir, of), strict=False) for name, of in samples.items())
+    return csv_text(columns, map(dict, rows), "\t")
 
 
 def markers_text(markers: Sequence[Channel]) -> str:
@@ -145,14 +136,12 @@ def marker_row(marker: Channel) -> dict[str, object]:
     return {**row, "reference": "TRUE" * marker.reference, **numbers}
 
 
-def readme_text(title: str, raw_dir: Path, keys: Path, notes: Notes) -> str:
+def readme_text(title: str, raw_dir: Path, notes: Notes) -> str:
     """Return the text of ``README.md``: the raw data, what to fill in, the commands.
 
-    Sentences are those of the summary for the terminal; every key is described in the file
-    ``keys``.
+    Sentences are those of the summary for the terminal.
     """
-    warnings = (f"**warning**: {_markdown(text)}" for text in notes.warnings)
-    gaps = notes.unknown or ["nothing; look at the names in `markers.csv`"]
+    unknown = notes.unknown or ["nothing; look at the names in `markers.csv`"]
     return (
         (FILES / "README.md")
         .read_text("utf-8")
@@ -160,15 +149,14 @@ def readme_text(title: str, raw_dir: Path, keys: Path, notes: Notes) -> str:
             title=title,
             raw_dir=printable(raw_dir).replace("`", "'"),
             version=version("tilewright"),
-            findings="\n".join(
-                f"- {line}" for line in [*map(_markdown, notes.findings), *warnings]
-            ),
-            unknown="\n".join(f"- {_markdown(line)}" for line in gaps),
-            keys=keys,
+            findings=_bullets(notes.seen()),
+            unknown=_bullets(unknown),
+            keys=shipped("config") / "README.md",
         )
     )
 
 
-def _markdown(text: str) -> str:
-    """Return a text as one line of Markdown without tags and links."""
-    return printable(text).replace("<", "\\<").replace("](", "]\\(")
+def _bullets(texts: Sequence[str]) -> str:
+    """Return texts as a list in Markdown, each on one line without tags and links."""
+    lines = (printable(text).replace("<", "\\<").replace("](", "]\\(") for text in texts)
+    return "\n".join(f"- {line}" for line in lines)

@@ -21,13 +21,12 @@ def describe(path: str) -> OmeImage:
     RawDataError
         The metadata are invalid, or are those of several time points.
     """
-    none = None, None, None, None
 
     def read(tiff: Any) -> tuple[Any, ...]:
         unit = imagej_unit(tiff.imagej_metadata)
         return tiff.ome_metadata, tiff.imagej_metadata, *pixel_um(tiff.pages[0], unit)
 
-    xml, imagej, y_um, x_um = of_tiff(path, read, none)
+    xml, imagej, y_um, x_um = of_tiff(path, read, (None,) * 4)
     images = parse_ome_xml(xml, path) if xml else []
     if len(images) == 1:
         return images[0]
