@@ -22,7 +22,7 @@ from tilewright.init.samples import notes_of_tiles, tile_rows, tile_sets
 from tilewright.init.tile_set import GridOptions, PlacedTiles
 from tilewright.init.write import marker_row, questions
 from tilewright.io.inputs.manifest import planes_of, scan_options
-from tilewright.io.inputs.tile_planes import TilePlace
+from tilewright.io.inputs.placed_planes import TilePlace
 from tilewright.runtime.files import write_text_atomic
 
 
