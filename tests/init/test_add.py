@@ -105,7 +105,7 @@ def test_a_new_cycle_of_stacks_has_the_emission_of_its_dyes_and_asks_for_the_oth
     write_cycle(raw, 2, planes=2)
     said = add_new(result.config, GridOptions())
     assert "2,1,DAPI_2,TRUE,461," in result.markers.read_text()
-    assert "markers.csv: emission_nm of CD8" in said
+    assert "row 5: emission_nm of CD8" in said
 
 
 def test_what_the_names_of_a_new_cycle_leave_open_is_asked_first(raw: Path) -> None:
@@ -116,7 +116,7 @@ def test_what_the_names_of_a_new_cycle_leave_open_is_asked_first(raw: Path) -> N
     before = result.tiles.read_bytes()
     write_cycle(raw, 2)
     said = add_new(result.config, GridOptions())
-    assert "markers.csv: reference: TRUE for the channel of nuclei of cycle 2" in said
+    assert "markers.csv, rows 4 to 5: reference: TRUE for the channel of nuclei of cycle 2" in said
     assert result.tiles.read_bytes() == before
     mark_references(result.markers)
     assert "tonsil: 6 rows of cycle 2" in add_new(result.config, GridOptions())
@@ -153,7 +153,7 @@ def test_what_options_say_fills_in_rows_without_a_position(tmp_path: Path) -> No
     (raw / "channelnames.txt").write_text("DAPI\nCD3\n")
     result, _ = initiated(raw)
     (asked,) = [line for line in result.notes.unknown if line.startswith("tiles.csv")]
-    assert asked.startswith("tiles.csv, cycle 1: y and x: in which order 6 tiles lie")
+    assert asked.startswith("tiles.csv, rows 2 to 7 (cycle 1): y and x: in which order 6 tiles lie")
     completed(result)
     rows = tile_rows(result)
     rows[3] |= {"y": "7", "x": "100", "source": "mine"}

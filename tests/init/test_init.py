@@ -141,7 +141,9 @@ def test_without_structure_the_metadata_decide_or_positions_are_gaps(raw: Path) 
     write_codex(raw, "snake_right_down", 2, 3, blank=True)
     result, _ = initiated(raw)
     assert {(row["y"], row["x"]) for row in tile_rows(result)} == {("", "")}
-    (gap,) = [line for line in result.notes.unknown if line.startswith("tiles.csv, cycle 1: ")]
+    (gap,) = [
+        line for line in result.notes.unknown if line.startswith("tiles.csv, rows 2 to 7 (cycle 1)")
+    ]
     assert "in which order 6 tiles lie is not sure, as overlaps show too little" in gap
     with pytest.raises(
         RawDataError, match=r"tiles.csv, row 2 and 5 more rows: y or x is not filled in"
@@ -353,9 +355,10 @@ def test_dyes_in_names_give_the_emission_of_stacks(raw: Path) -> None:
     lines = result.markers.read_text().splitlines()[1:]
     assert sorted(line.split(",")[4] for line in lines) == ["", "461", "668"]
     (asked,) = [line for line in result.notes.unknown if "emission_nm" in line]
-    assert "config.yaml: z_step_um, numerical_aperture, immersion_refractive_index; mark" in asked
-    assert "emission_nm of CD8; or set deconvolve.method: none, which needs no PSF" in asked
+    assert "line 12: z_step_um; config.yaml, line 16: numerical_aperture; config" in asked
+    assert "row 3: emission_nm of CD8; or set deconvolve.method: none, which needs no PSF" in asked
     assert any("emission_nm of CD3-AF647, DAPI" in line for line in result.notes.findings)
+    assert any("single tile; if they are stitched" in line for line in result.notes.warnings)
 
 
 def test_nothing_is_overwritten_without_force(raw: Path) -> None:

@@ -70,7 +70,8 @@ def _add_markers(experiment: Experiment) -> tuple[list[str], list[str]]:
         found = replace(found, markers=[one for one in found.markers if one.cycle in new])
         if settings.needs_psf:
             fill_emission(found)
-        gaps += questions([], found.markers, psf=settings.needs_psf)
+        rows = text.count("\n") + 1
+        gaps += questions("", [], found.markers, psf=settings.needs_psf, first_row=rows)
         text = _with_rows(text, [marker_row(marker) for marker in found.markers])
         lines.append(f"{path.name}: {len(found.markers)} rows of {cycles_text(sorted(new))}")
         listed |= new

@@ -143,17 +143,18 @@ def _texts(
     if recognised.convention != "stitched":
         tiles, rows = _placed(recognised, metadata, samples, options)
     keys = unknown_keys(metadata, planes)
-    asked = questions(keys, metadata.markers, psf=planes > 1)
+    config = config_text(recognised, metadata, keys, planes)
+    asked = questions(config, keys, metadata.markers, psf=planes > 1)
     notes = Notes(
         [*_findings(recognised, metadata, planes), *metadata.notes.findings, *tiles.findings],
-        [*metadata.notes.warnings, *tiles.warnings],
+        [*metadata.notes.warnings, *tiles.warnings, *_lone_tiles(recognised)],
         [*asked, *metadata.notes.unknown, *tiles.unknown],
     )
     # Of files that TileConfiguration.txt does not list some may be other channels.
     doubts = notes.unknown if recognised.convention == "fiji" else notes.warnings
     doubts += _ignored(recognised)
     texts = {
-        "config.yaml": config_text(recognised, metadata, keys, planes),
+        "config.yaml": config,
         "samples.tsv": samples_text(samples, _relative(recognised.folder, output)),
         "markers.csv": markers_text(metadata.markers),
         "README.md": readme_text(", ".join(samples), recognised.folder, notes),
@@ -180,7 +181,7 @@ def _placed(
     for name, region in samples.items():
         of_region = {cycle: one for (r, cycle), one in placed.items() if region in (None, r)}
         rows += tile_rows(name, recognised.folder, of_region)
-    return notes_of_tiles(placed), rows
+    return notes_of_tiles(placed, rows), rows
 
 
 def _relative(folder: Path, output: Path) -> Path:
@@ -218,3 +219,15 @@ def _ignored(recognised: RawFolder) -> list[str]:
     names = few((os.path.relpath(path, recognised.folder) for path in others), 5)
     why = reasons.get(recognised.convention, reasons["other"])
     return [f"{count(len(others), 'file')} ignored: {names}; {why}"] if others else []
+
+
+def _lone_tiles(recognised: RawFolder) -> list[str]:
+    """Return what single tiles may be: one image that is stitched."""
+    tiles = {(plane.cycle, plane.region, plane.tile_name) for plane in recognised.planes}
+    several = len(tiles) > len({(cycle, region) for cycle, region, _ in tiles})
+    if several or recognised.convention == "stitched":
+        return []
+    return [
+        "each cycle is a single tile; if they are stitched images, save all channels of a cycle in "
+        "one file and use the convention stitched"
+    ]

@@ -32,6 +32,16 @@ class Notes:
         return [*self.findings, *(f"warning: {warning}" for warning in self.warnings)]
 
 
+def rows_text(rows: Sequence[int]) -> str:
+    """Return rows of a file in words.
+
+    >>> rows_text([2]), rows_text([2, 3, 5])
+    ('row 2', 'rows 2 to 5')
+    """
+    first, last = min(rows), max(rows)
+    return f"row {first}" if first == last else f"rows {first} to {last}"
+
+
 def values_text(values: Sequence[str]) -> str:
     """Return values as a range of numbers, or the first of some words."""
     distinct = sorted(set(values), key=natural_key)

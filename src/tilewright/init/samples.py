@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from tilewright.config.tables import Channel, cycles_text, is_formula
-from tilewright.init.notes import Notes
+from tilewright.init.notes import Notes, rows_text
 from tilewright.init.place_tiles import Key
 from tilewright.init.tile_set import PlacedTiles, TileSet, tile_set
 from tilewright.io.formats.common import RawPlane, clean_token
@@ -31,20 +31,32 @@ def tile_sets(
     return {key: tile_set(groups[key], reference.get(key[1], first[key])) for key in order}
 
 
-def notes_of_tiles(placed: Mapping[Key, PlacedTiles]) -> Notes:
-    """Return what was found of the tiles of all cycles, equal sentences once with their cycles."""
+def notes_of_tiles(
+    placed: Mapping[Key, PlacedTiles], rows: Sequence[Mapping[str, Any]] = ()
+) -> Notes:
+    """Return what was found of the tiles of all cycles, equal sentences once with their cycles.
+
+    What is to be filled in names the ``rows`` without a position, where they are the whole table.
+    """
     notes = Notes()
     several = len({region for region, _ in placed}) > 1
-    for kind, table in (("findings", ""), ("warnings", ""), ("unknown", "tiles.csv, ")):
+    for kind in ("findings", "warnings", "unknown"):
         keys: dict[str, dict[Key, None]] = defaultdict(dict)
         for key, tiles in sorted(placed.items()):
             for sentence in getattr(tiles.notes, kind):
                 keys[sentence][key] = None
         for sentence, found in keys.items():
-            where = cycles_text(sorted({cycle for _, cycle in found}))
+            cycles = {cycle for _, cycle in found}
+            where = cycles_text(sorted(cycles))
             if several:
                 where = f"region {few(dict.fromkeys(region for region, _ in found))}, {where}"
-            getattr(notes, kind).append(f"{table}{where}: {sentence}")
+            if kind == "unknown":
+                empty = [
+                    n for n, row in enumerate(rows, 2) if not row["y"] and row["cycle"] in cycles
+                ]
+                where = f"{rows_text(empty)} ({where})" if empty else where
+                where = f"tiles.csv, {where}"
+            getattr(notes, kind).append(f"{where}: {sentence}")
     return notes
 
 

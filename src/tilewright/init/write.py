@@ -10,7 +10,7 @@ import yaml
 
 from tilewright.config.tables import Channel, cycles_text
 from tilewright.init.metadata import Metadata
-from tilewright.init.notes import Notes
+from tilewright.init.notes import Notes, rows_text
 from tilewright.init.recognise import RawFolder
 from tilewright.installed import shipped
 from tilewright.runtime.files import csv_text
@@ -65,40 +65,55 @@ def config_text(
     return template.format(raw_dir=printable(recognised.folder), **texts)
 
 
-def questions(keys: Sequence[str], markers: Sequence[Channel], *, psf: bool) -> list[str]:
+def questions(
+    config: str,
+    keys: Sequence[str],
+    markers: Sequence[Channel],
+    *,
+    psf: bool,
+    first_row: int = 2,
+) -> list[str]:
     """Return what to fill in of the configuration and of the markers table.
 
     Parameters
     ----------
+    config : str
+        Text of the configuration.
     keys : sequence of str
         Of the configuration.
     markers : sequence of Channel
         Rows of the table.
     psf : bool
         Whether a PSF is computed. What only that needs is one question, as stacks can do without.
+    first_row : int
+        Of the table, where ``markers`` begin.
     """
-    asked = ["config.yaml: pixel_um"] if "pixel_um" in keys else []
-    optics = [key for key in keys if key in _OF_PSF]
-    of_psf = [f"config.yaml: {', '.join(optics)}"] if optics else []
-    of_psf += _empty_cells(markers, "emission_nm") if psf else []
+    names = [line.strip().partition(":")[0] for line in config.splitlines()]
+    lines = {key: f"config.yaml, line {names.index(key) + 1}: {key}" for key in keys}
+    asked = [line for key, line in lines.items() if key not in _OF_PSF]
+    of_psf = [line for key, line in lines.items() if key in _OF_PSF]
+    of_psf += _empty_cells(markers, "emission_nm", first_row) if psf else []
     if of_psf:
         asked.append(f"{'; '.join(of_psf)}; or set deconvolve.method: none, which needs no PSF")
-    asked += _empty_cells(markers, "marker")
+    asked += _empty_cells(markers, "marker", first_row)
     known = {marker.cycle for marker in markers if marker.reference}
     if unknown := sorted({marker.cycle for marker in markers} - known):
-        cycles = cycles_text(unknown)
-        asked.append(f"markers.csv: reference: TRUE for the channel of nuclei of {cycles}")
+        rows = [n for n, marker in enumerate(markers, first_row) if marker.cycle in unknown]
+        what = f"TRUE for the channel of nuclei of {cycles_text(unknown)}"
+        asked.append(f"markers.csv, {rows_text(rows)}: reference: {what}")
     return asked
 
 
-def _empty_cells(markers: Sequence[Channel], column: str) -> list[str]:
+def _empty_cells(markers: Sequence[Channel], column: str, first_row: int) -> list[str]:
     """Return which markers lack a value; nothing where all have one."""
-    empty = [
-        marker.marker or f"cycle {marker.cycle} channel {marker.channel}"
-        for marker in markers
+    empty = {
+        n: marker.marker or f"cycle {marker.cycle} channel {marker.channel}"
+        for n, marker in enumerate(markers, first_row)
         if getattr(marker, column) in (None, "")
-    ]
-    return [f"markers.csv: {column} of {few(empty)}"] if empty else []
+    }
+    if not empty:
+        return []
+    return [f"markers.csv, {rows_text([*empty])}: {column} of {few(empty.values())}"]
 
 
 def samples_text(samples: Mapping[str, str | None], raw_dir: Path) -> str:
