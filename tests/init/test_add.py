@@ -208,6 +208,38 @@ def write_ome(
 STEP = round(SIZE * 0.85)
 
 
+def test_pieces_far_apart_become_samples(tmp_path: Path) -> None:
+    raw = tmp_path / "tonsil"
+    raw.mkdir()
+    at = [(row, col) for col in range(4) for row in range(2)]
+    far = [(row * STEP, col * STEP + 3000 * (col > 1)) for row, col in at]
+    for cycle in (1, 2):
+        write_ome(raw / f"cycle{cycle}.ome.tif", [(y + 9 * cycle, x) for y, x in far], at)
+    result, _ = initiated(raw)
+    rows = tile_rows(result)
+    of_sample = {
+        name: [r["tile"] for r in rows if (r["sample"], r["cycle"]) == (name, "2")]
+        for name in ("tonsil_1", "tonsil_2")
+    }
+    assert of_sample == {"tonsil_1": ["1", "2", "3", "4"], "tonsil_2": ["5", "6", "7", "8"]}
+    assert any(
+        "2 distant pieces in every cycle, written as samples tonsil_1" in w
+        for w in result.notes.warnings
+    )
+    assert filled_in(result).samples.keys() == {"tonsil_1", "tonsil_2"}
+    tables = [result.config.parent / f"{name}/cycle1.csv" for name in of_sample]
+    assert [len(table.read_text().splitlines()) for table in tables] == [5, 5]
+
+
+def test_fields_that_were_searched_for_stay_one_sample(tmp_path: Path) -> None:
+    raw = tmp_path / "tonsil"
+    raw.mkdir()
+    at = [(0, 0), (0, 1), (1, 3)]
+    write_ome(raw / "cycle1.ome.tif", [(0, 0), (0, STEP), (5000, 9000)], at)
+    result, _ = initiated(raw)
+    assert {row["sample"] for row in tile_rows(result)} == {"tonsil"}
+
+
 @pytest.mark.parametrize("off_px", [0.0, 0.4, 4.0])
 def test_a_position_imaged_twice_is_used_once(tmp_path: Path, off_px: float) -> None:
     raw = tmp_path / "tonsil"

@@ -15,7 +15,13 @@ from tilewright.init.metadata import Metadata, fill_emission, read_metadata, sta
 from tilewright.init.notes import Notes
 from tilewright.init.place_tiles import place_tiles
 from tilewright.init.recognise import RawFolder, recognise, tables
-from tilewright.init.samples import notes_of_tiles, region_samples, tile_rows, tile_sets
+from tilewright.init.samples import (
+    notes_of_tiles,
+    region_samples,
+    split_pieces,
+    tile_rows,
+    tile_sets,
+)
 from tilewright.init.tile_set import GridOptions
 from tilewright.init.write import (
     FILES,
@@ -141,7 +147,7 @@ def _texts(
     samples = region_samples(recognised.folder, {plane.region for plane in recognised.planes})
     tiles, rows = Notes(), list[dict[str, Any]]()
     if recognised.convention != "stitched":
-        tiles, rows = _placed(recognised, metadata, samples, options)
+        tiles, rows, samples = _placed(recognised, metadata, samples, options)
     keys = unknown_keys(metadata, planes)
     config = config_text(recognised, metadata, keys, planes)
     asked = questions(config, keys, metadata.markers, psf=planes > 1)
@@ -173,15 +179,25 @@ def _placed(
     metadata: Metadata,
     samples: Mapping[str, str | None],
     options: GridOptions,
-) -> tuple[Notes, list[dict[str, Any]]]:
-    """Return what is found of the tiles, and their rows."""
+) -> tuple[Notes, list[dict[str, Any]], dict[str, str | None]]:
+    """Return what is found of the tiles, their rows, and the samples, one for each piece."""
     groups = tile_sets(recognised.planes, metadata.markers, metadata.reference_cycle)
     placed = place_tiles(groups, options, metadata.codex, metadata.pixel_um)
-    rows = []
+    rows, named, split = list[dict[str, Any]](), dict[str, str | None](), list[str]()
     for name, region in samples.items():
         of_region = {cycle: one for (r, cycle), one in placed.items() if region in (None, r)}
-        rows += tile_rows(name, recognised.folder, of_region)
-    return notes_of_tiles(placed, rows), rows
+        pieces = split_pieces(name, of_region, metadata.reference_cycle)
+        rows += tile_rows(name, recognised.folder, of_region, pieces)
+        named |= dict.fromkeys(pieces or [name], region)
+        if pieces:
+            split.append(
+                f"{name}: its tiles are {len(pieces)} distant pieces in every cycle, written as "
+                f"samples {', '.join(pieces)}; for one image give them one name in the tables of "
+                "samples and tiles"
+            )
+    notes = notes_of_tiles(placed, rows)
+    notes.warnings += split
+    return notes, rows, named
 
 
 def _relative(folder: Path, output: Path) -> Path:

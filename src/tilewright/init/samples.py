@@ -1,4 +1,4 @@
-"""Samples of a raw folder, and the rows and notes of their tiles."""
+"""Samples of a raw folder, and the rows and notes of their tiles; distant pieces of tissue."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
@@ -6,13 +6,18 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from scipy.sparse import coo_matrix
+from scipy.sparse.csgraph import connected_components
 
 from tilewright.config.tables import Channel, cycles_text, is_formula
 from tilewright.init.notes import Notes, rows_text
 from tilewright.init.place_tiles import Key
-from tilewright.init.tile_set import PlacedTiles, TileSet, tile_set
+from tilewright.init.tile_set import PlacedTiles, Places, TileSet, tile_set
 from tilewright.io.formats.common import RawPlane, clean_token
 from tilewright.runtime.text import few
+
+#: Sides of a tile between pieces of tissue that become samples of their own, and most of those.
+_APART, _MOST_PIECES = 3, 8
 
 
 def tile_sets(
@@ -60,14 +65,49 @@ def notes_of_tiles(
     return notes
 
 
+def split_pieces(
+    name: str, placed: Mapping[int, PlacedTiles], reference_cycle: int
+) -> dict[str, Places]:
+    """Return positions in the reference cycle by names of pieces of tissue; none of a whole one."""
+    groups = {cycle: _groups(tiles) for cycle, tiles in placed.items()}
+    counts = {len(of_cycle) for of_cycle in groups.values()}
+    sizes = [len(group) for of_cycle in groups.values() for group in of_cycle]
+    # Every cycle has as many pieces; lone tiles are fields that were searched for.
+    if len(counts) != 1 or not 1 < max(counts) <= _MOST_PIECES or min(sizes) < 2:
+        return {}
+    pieces = groups[reference_cycle if reference_cycle in groups else min(groups)]
+    return {f"{name}_{n}": places for n, places in enumerate(pieces, 1)}
+
+
+def _groups(placed: PlacedTiles) -> list[Places]:
+    """Return the positions of the tiles of distant groups, the first one first."""
+    at = placed.yx_px
+    if not placed.known:
+        return []
+    gap = np.abs(at[:, None] - at[None, :]) / np.maximum(placed.tiles.shape_px, 1)
+    near = coo_matrix(np.asarray((gap <= 1 + _APART).all(axis=2), np.int8))
+    count, label = connected_components(near, directed=False)
+    groups = [at[label == n] for n in range(count)]
+    return sorted(groups, key=lambda group: tuple(np.round(group.min(axis=0), 3)))
+
+
 def tile_rows(
-    sample: str, raw_dir: Path, placed: Mapping[int, PlacedTiles]
+    sample: str,
+    raw_dir: Path,
+    placed: Mapping[int, PlacedTiles],
+    pieces: Mapping[str, Places] | None = None,
 ) -> list[dict[str, Any]]:
-    """Return the rows of the tiles table of one sample, its tiles by cycle."""
+    """Return the rows of the tiles table of one sample, its tiles by cycle.
+
+    Of a sample in ``pieces`` (:func:`split_pieces`) each tile is one of the nearest.
+    """
     rows = []
     for cycle, tiles in sorted(placed.items()):
         unit, written = ("px", tiles.yx_px) if tiles.yx_um is None else ("um", tiles.yx_um)
-        for name, (y, x) in zip(tiles.tiles.names, written, strict=True):
+        for name, at_px, (y, x) in zip(tiles.tiles.names, tiles.yx_px, written, strict=True):
+            if pieces:
+                away = {one: np.abs(at - at_px).max(axis=1).min() for one, at in pieces.items()}
+                sample = min(away, key=away.__getitem__)
             file = min(plane.path for plane in tiles.tiles.planes[name])
             rows.append(
                 {
