@@ -191,7 +191,7 @@ def test_half_a_plane_of_zeros(tmp_path: Path, made: Made) -> None:
         plane[part] = 0
         tifffile.imwrite(path, plane)
         with pytest.raises(
-            RawDataError, match=r"_00003_Z001_CH2.tif, page 0, is truncated: \d+% of"
+            RawDataError, match=r"_00003_Z001_CH2.tif, page 0, is truncated: \d+ % of"
         ):
             tiles.read(int(tile), 0)
 
