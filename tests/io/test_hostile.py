@@ -143,7 +143,7 @@ def test_names_that_spreadsheets_compute(tmp_path: Path, name: str) -> None:
     (tmp_path / "raw/channelnames.txt").write_text(f"{name}\n")
     result = create_experiment(tmp_path / "raw", tmp_path / "out")
     assert result.markers.read_text().splitlines()[1].startswith("1,1,,TRUE")
-    assert "markers.csv: marker of cycle 1 channel 1" in result.notes.unknown
+    assert "markers.csv, row 2: marker of cycle 1 channel 1" in result.notes.unknown
     image(tmp_path / f"plain/{name}_tile_1.tif")
     image(tmp_path / f"plain/{name}_tile_2.tif")
     result = create_experiment(tmp_path / "plain", tmp_path / "plain_out")

@@ -158,17 +158,17 @@ def fast_len(n: int) -> int:
 
 
 @contextlib.contextmanager
-def cancelling_thread_pool(backend: Backend) -> Iterator[ThreadPoolExecutor]:
+def cancelling_thread_pool(backend: Backend, gpu_threads: int = 4) -> Iterator[ThreadPoolExecutor]:
     """Open a thread pool that cancels pending work after an error.
 
-    It has the backend's threads, or four that read and write around a GPU: they keep one device
-    busy.
+    It has the backend's threads, or ``gpu_threads`` that read and write around a GPU: four keep one
+    device busy.
 
     >>> with cancelling_thread_pool(cpu) as pool:
     ...     list(pool.map(abs, [-1, 2]))
     [1, 2]
     """
-    pool = ThreadPoolExecutor(backend.workers if backend.device == "cpu" else 4)
+    pool = ThreadPoolExecutor(backend.workers if backend.device == "cpu" else gpu_threads)
     try:
         yield pool
     finally:

@@ -44,6 +44,8 @@ from tilewright.stages.tile_windows import LEAST_PX, read_window, spans
 
 #: The height map keeps every eighth pixel of the mosaic in y and x.
 HEIGHT_STEP_PX = 8
+#: On a GPU one thread reads while the other computes; each holds a window there.
+GPU_THREADS = 2
 #: The background is the darkest tenth of what squares of this side hold, in means of 8 px.
 _BACKGROUND_PX, _BACKGROUND_PERCENTILE = 64, 10.0
 _OOM_HINT = OomHint("edf_plane", "all planes of its smallest tile with halo")
@@ -155,7 +157,7 @@ def _project(
     def one(tile: Region) -> _TileSummary:
         return _project_tile(backend, mosaic, plan, projector, writer, tile, (y, x))
 
-    with cancelling_thread_pool(backend) as pool:
+    with cancelling_thread_pool(backend, GPU_THREADS) as pool:
         bar = tqdm(pool.map(one, tiles), desc="edf", total=len(tiles), unit="tile", mininterval=5)
         for summary in bar:
             heights[_every(summary.tile, HEIGHT_STEP_PX)] = summary.heights
