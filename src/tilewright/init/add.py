@@ -70,8 +70,8 @@ def _add_markers(experiment: Experiment) -> tuple[list[str], list[str]]:
         found = replace(found, markers=[one for one in found.markers if one.cycle in new])
         if settings.needs_psf:
             fill_emission(found)
-        rows = text.count("\n") + 1
-        gaps += questions("", [], found.markers, psf=settings.needs_psf, first_row=rows)
+        first_row = len(text.splitlines()) + 1  # the last line may have no end
+        gaps += questions("", [], found.markers, psf=settings.needs_psf, first_row=first_row)
         text = _with_rows(text, [marker_row(marker) for marker in found.markers])
         lines.append(f"{path.name}: {len(found.markers)} rows of {cycles_text(sorted(new))}")
         listed |= new
